@@ -38,7 +38,7 @@ func NewEvent(kind, source string, data any) Event {
 	default:
 		text, err := json.Marshal(data)
 		if err != nil {
-			panic(fmt.Errorf("klambda: the data of %s is no JSON: %w", kind, err))
+			panic(fmt.Errorf("klambda: the data of %s is not JSON: %w", kind, err))
 		}
 		event.Data, event.DataContentType = text, "application/json"
 	}
@@ -125,11 +125,11 @@ func (e *Event) read(request *request) error {
 		return err
 	}
 	if version != "1.0" {
-		return errors.New("no CloudEvent: specversion must be 1.0")
+		return errors.New("not a CloudEvent: specversion must be 1.0")
 	}
 	for _, required := range [...][2]string{{"id", e.ID}, {"source", e.Source}, {"type", e.Type}} {
 		if required[1] == "" {
-			return fmt.Errorf("no CloudEvent: %s is missing", required[0])
+			return fmt.Errorf("not a CloudEvent: %s is missing", required[0])
 		}
 	}
 	return nil
@@ -154,21 +154,21 @@ func (e *Event) readBinary(kind string, request *request) (string, error) {
 	}
 	e.DataContentType, e.Data = kind, request.body
 	if version == "" {
-		return "", errors.New("no CloudEvent: the header ce-specversion is missing")
+		return "", errors.New("not a CloudEvent: the header ce-specversion is missing")
 	}
 	if len(e.Data) > 0 && kind != "" && isJSON(kind) && !json.Valid(e.Data) {
-		return "", errors.New("the data is no JSON")
+		return "", errors.New("the data is not JSON")
 	}
 	return version, nil
 }
 
 func (e *Event) readStructured(kind string, body []byte) (string, error) {
 	if media(kind) != "application/cloudevents+json" {
-		return "", fmt.Errorf("%s is not taken; send one event as JSON", kind)
+		return "", fmt.Errorf("%s is not supported; send one event as JSON", kind)
 	}
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(body, &fields); err != nil {
-		return "", fmt.Errorf("the event is no JSON object: %w", err)
+		return "", fmt.Errorf("the event is not a JSON object: %w", err)
 	}
 	version := ""
 	for name, raw := range fields {

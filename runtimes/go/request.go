@@ -384,7 +384,7 @@ func (r *request) frameBody(bodyBytesMax int) error {
 	case length != nil:
 		bytes, err := strconv.ParseUint(length.value, 10, 64)
 		if err != nil || len(length.value) > 15 {
-			return malformed("content-length is no number")
+			return malformed("content-length is not a number")
 		}
 		if bytes > uint64(bodyBytesMax) {
 			return tooLarge(bodyBytesMax)

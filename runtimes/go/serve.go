@@ -59,7 +59,7 @@ func listen() (listener, error) {
 func handedOver(fd string) (net.Listener, error) {
 	number, err := strconv.Atoi(fd)
 	if err != nil {
-		return nil, fmt.Errorf("KLAMBDA_LISTEN_FD is no number: %w", err)
+		return nil, fmt.Errorf("KLAMBDA_LISTEN_FD is not a number: %w", err)
 	}
 	handed := os.NewFile(uintptr(number), "listener")
 	listener, err := net.FileListener(handed) // duplicates the descriptor
@@ -113,7 +113,7 @@ func (f Func) run(call *call) (out response) {
 	}
 	text, kind, err := outgoing(value, &call.info)
 	if err != nil {
-		return failed(&call.info, fmt.Errorf("the handler returned what is no JSON: %w", err), "")
+		return failed(&call.info, fmt.Errorf("the handler returned a value that is not JSON: %w", err), "")
 	}
 	if kind == "" {
 		return response{status: 204}

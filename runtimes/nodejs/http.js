@@ -329,7 +329,7 @@ function frame(request, version, bodyBytesMax) {
     if (coding.toLowerCase() !== 'chunked') throw new Refusal(501, 'the only transfer-encoding taken is chunked');
     request.chunked = true;
   } else if (length !== undefined) {
-    if (!/^[0-9]{1,15}$/.test(length)) throw new Refusal(400, 'content-length is no number');
+    if (!/^[0-9]{1,15}$/.test(length)) throw new Refusal(400, 'content-length is not a number');
     request.length = Number(length);
     if (request.length > bodyBytesMax) throw tooLarge(bodyBytesMax);
   }

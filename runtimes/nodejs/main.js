@@ -72,17 +72,17 @@ function readEvent(request) {
   const type = request.headers.get('content-type') ?? '';
   const lower = type.toLowerCase();
   const event = lower.startsWith('application/cloudevents') ? structured(lower, request.body) : binary(type, request);
-  if (event.specversion !== '1.0') throw new Fault('no CloudEvent: specversion must be 1.0');
+  if (event.specversion !== '1.0') throw new Fault('not a CloudEvent: specversion must be 1.0');
   for (const name of ['id', 'source', 'type']) {
-    if (typeof event[name] !== 'string' || event[name] === '') throw new Fault(`no CloudEvent: ${name} is missing`);
+    if (typeof event[name] !== 'string' || event[name] === '') throw new Fault(`not a CloudEvent: ${name} is missing`);
   }
   return event;
 }
 
 function structured(type, body) {
-  if (!/^application\/cloudevents\+json *(;|$)/.test(type)) throw new Fault(`${type} is not taken; send one event as JSON`);
+  if (!/^application\/cloudevents\+json *(;|$)/.test(type)) throw new Fault(`${type} is not supported; send one event as JSON`);
   const event = parseJson(body, 'the event');
-  if (event === null || typeof event !== 'object' || Array.isArray(event)) throw new Fault('the event is no JSON object');
+  if (event === null || typeof event !== 'object' || Array.isArray(event)) throw new Fault('the event is not a JSON object');
   if (event.data_base64 !== undefined) {
     if (typeof event.data_base64 !== 'string' || event.data !== undefined) throw new Fault('data_base64 must be the only data, a string');
     event.data = Buffer.from(event.data_base64, 'base64');
@@ -94,7 +94,7 @@ function structured(type, body) {
 function binary(type, request) {
   const event = {};
   for (const [name, value] of request.headers) if (name.startsWith('ce-')) event[name.slice(3)] = headerText(value);
-  if (event.specversion === undefined) throw new Fault('no CloudEvent: the header ce-specversion is missing');
+  if (event.specversion === undefined) throw new Fault('not a CloudEvent: the header ce-specversion is missing');
   delete event.data;
   if (type) event.datacontenttype = type;
   if (request.body.length > 0) event.data = readData(type, request.body);
@@ -111,7 +111,7 @@ function parseJson(body, what) {
   try {
     return JSON.parse(body.toString());
   } catch (error) {
-    throw new Fault(`${what} is no JSON: ${error.message}`);
+    throw new Fault(`${what} is not JSON: ${error.message}`);
   }
 }
 
@@ -156,7 +156,7 @@ function answerValue(value, context, answer) {
     return answer(200, 'application/cloudevents-batch+json', JSON.stringify(events));
   }
   const text = JSON.stringify(value instanceof Uint8Array ? Buffer.from(value).toString('base64') : value);
-  if (text === undefined) throw new TypeError(`the handler returned a ${typeof value}, which is no JSON`);
+  if (text === undefined) throw new TypeError(`the handler returned a ${typeof value}, which is not JSON`);
   answer(200, 'application/json', text);
 }
 

@@ -131,7 +131,7 @@ def _integer(text):
 
 
 def _no_number(name):
-    raise ValueError("%s is no number" % name)
+    raise ValueError("%s is not a number" % name)
 
 
 def _plain(value):
@@ -146,7 +146,7 @@ def _plain(value):
         return list(value)
     if hasattr(value, "__dataclass_fields__"):
         return {name: getattr(value, name) for name in value.__dataclass_fields__}
-    raise TypeError("the handler returned a %s, which is no JSON" % type(value).__name__)
+    raise TypeError("the handler returned a %s, which is not JSON" % type(value).__name__)
 
 
 # ---- the event
@@ -160,20 +160,20 @@ def read_event(headers, body):
     else:
         event = _binary(kind, headers, body)
     if event.get("specversion") != "1.0":
-        raise Fault("no CloudEvent: specversion must be 1.0")
+        raise Fault("not a CloudEvent: specversion must be 1.0")
     for name in ("id", "source", "type"):
         value = event.get(name)
         if not value or not isinstance(value, str):
-            raise Fault("no CloudEvent: %s is missing" % name)
+            raise Fault("not a CloudEvent: %s is missing" % name)
     return event
 
 
 def _structured(kind, body):
     if kind.split(";", 1)[0].strip() != "application/cloudevents+json":
-        raise Fault("%s is not taken; send one event as JSON" % kind)
+        raise Fault("%s is not supported; send one event as JSON" % kind)
     value = _parse(body, "the event")
     if not isinstance(value, dict):
-        raise Fault("the event is no JSON object")
+        raise Fault("the event is not a JSON object")
     event = Event(value)
     encoded = event.pop("data_base64", None)
     if encoded is not None:
@@ -184,7 +184,7 @@ def _structured(kind, body):
         try:
             event["data"] = base64.b64decode(encoded)
         except ValueError:
-            raise Fault("data_base64 is no base64")
+            raise Fault("data_base64 is not base64")
     return event
 
 
@@ -194,7 +194,7 @@ def _binary(kind, headers, body):
         if name.startswith("ce-"):
             event[name[3:]] = _header_text(value)
     if "specversion" not in event:
-        raise Fault("no CloudEvent: the header ce-specversion is missing")
+        raise Fault("not a CloudEvent: the header ce-specversion is missing")
     event.pop("data", None)
     if kind:
         event["datacontenttype"] = kind
@@ -216,7 +216,7 @@ def _parse(body, what):
     try:
         return _loads(body.decode())
     except (ValueError, RecursionError) as error:
-        raise Fault("%s is no JSON: %s" % (what, error))
+        raise Fault("%s is not JSON: %s" % (what, error))
 
 
 def _header_text(value):

@@ -277,7 +277,7 @@ class Connection:
         if length is None:
             return b""
         if not (length.isascii() and length.isdigit()) or len(length) > 15:
-            raise Refusal(400, "content-length is no number")
+            raise Refusal(400, "content-length is not a number")
         count = int(length)
         if count > BODY_BYTES_MAX:
             raise Refusal(413, "the body is larger than %d bytes" % BODY_BYTES_MAX)

@@ -8,7 +8,7 @@ import urllib.request
 
 URL = os.environ["KLAMBDA_URL"]
 TOKEN = os.environ["KLAMBDA_TOKEN"]
-# Nobody listens there, so that an event becomes a dead letter.
+# No server listens there, so an event becomes a dead letter.
 NOWHERE = os.environ["KLAMBDA_NOWHERE"]
 # Events of each subscription. After a few more failures, the breaker would delay the rest.
 SENT = 2
@@ -53,7 +53,7 @@ def send(source, number):
 
 
 def seed():
-    """Creates what is missing. What is there already stays."""
+    """Creates missing resources. Existing ones stay."""
     for name in ["orders", "parcels"]:
         subscribe(name)
     ask("POST", "/api/v1/webhooks/endpoints", {"name": "supplier", "url": NOWHERE, "types": ["refund.*"]})

@@ -2,7 +2,7 @@
 
 use crate::hash::Hasher;
 use crate::output::{Output, Printed};
-use crate::slots::{Slots, Stage, Told};
+use crate::slots::{OnStage, Slots, Stage};
 use crate::step::Bench;
 use crate::tools::Tools;
 use crate::wrappers::Wrappers;
@@ -89,21 +89,21 @@ impl Builder {
     /// Returns the artifact of a request, and builds it unless its content was built before. Builds of the same content
     /// wait for each other and share the result.
     pub async fn build(&self, request: &Request, cancel: &Cancel) -> Result<Artifact, Error> {
-        self.build_told(request, cancel, &|_| {}, None).await
+        self.build_with_progress(request, cancel, &|_| {}, None).await
     }
 
     /// The same, and reports when the build waits, when it starts, and what it prints.
-    pub async fn build_told(
+    pub async fn build_with_progress(
         &self,
         request: &Request,
         cancel: &Cancel,
-        told: Told<'_>,
+        on_stage: OnStage<'_>,
         printed: Option<Printed>,
     ) -> Result<Artifact, Error> {
         tokio::select! {
             biased;
             () = cancel.cancelled() => Err(Error::Cancelled),
-            result = Box::pin(self.find_or_make(request, told, printed)) => result,
+            result = Box::pin(self.find_or_make(request, on_stage, printed)) => result,
         }
     }
 
@@ -129,7 +129,7 @@ impl Builder {
     async fn find_or_make(
         &self,
         request: &Request,
-        told: Told<'_>,
+        on_stage: OnStage<'_>,
         printed: Option<Printed>,
     ) -> Result<Artifact, Error> {
         request.handler_parts()?;
@@ -140,14 +140,14 @@ impl Builder {
         let _turn = match turn.try_lock() {
             Ok(held) => held,
             Err(_) => {
-                told(Stage::Waits { before: 1 });
+                on_stage(Stage::Waits { before: 1 });
                 turn.lock().await
             }
         };
         if dir.is_dir() {
             debug!(%hash, "Artifact found");
         } else {
-            self.make(request, &tool, &dir, told, Output::new(printed)).await?;
+            self.make(request, &tool, &dir, on_stage, Output::new(printed)).await?;
             info!(%hash, language = %request.language, version = %tool.version, "Artifact built");
         }
         Ok(self.artifact(request, &tool, hash, dir))
@@ -195,10 +195,10 @@ impl Builder {
         request: &Request,
         tool: &Tool,
         dir: &Path,
-        told: Told<'_>,
+        on_stage: OnStage<'_>,
         output: Output,
     ) -> Result<(), Error> {
-        let _slot = self.slots.take(told).await.ok_or(Error::Cancelled)?;
+        let _slot = self.slots.take(on_stage).await.ok_or(Error::Cancelled)?;
         let building = self.options.dir.join("building");
         let folder =
             tempfile::tempdir_in(&building).map_err(|e| Error::io("could not write into", &building, &e))?;
@@ -255,7 +255,7 @@ impl Builder {
     }
 }
 
-/// Removes a folder that tools used. Killed tools may still write for a moment. What is left after that is removed when the
+/// Removes a folder that tools used. Killed tools may still write for a moment. The rest is removed when the
 /// builder opens again.
 async fn clear(folder: tempfile::TempDir) {
     const TRIES: u32 = 20;

@@ -29,6 +29,6 @@ pub use hash::{Hash, hash_folder};
 pub use language::Language;
 pub use output::Printed;
 pub use request::{Request, source_file};
-pub use slots::{Slots, Stage, Told};
+pub use slots::{OnStage, Slots, Stage};
 pub use tools::{Tool, Version};
 pub use tracked::{ProcessTracker, TrackedProcess};

@@ -12,7 +12,7 @@ pub enum Stage {
     Begins,
 }
 
-pub type Told<'a> = &'a (dyn Fn(Stage) + Send + Sync);
+pub type OnStage<'a> = &'a (dyn Fn(Stage) + Send + Sync);
 
 /// Slots are granted in order of arrival.
 #[derive(Debug)]
@@ -36,17 +36,17 @@ impl Slots {
     }
 
     /// `None` if the semaphore is closed.
-    pub async fn take(&self, told: Told<'_>) -> Option<SemaphorePermit<'_>> {
+    pub async fn take(&self, on_stage: OnStage<'_>) -> Option<SemaphorePermit<'_>> {
         let slot = match self.free.try_acquire() {
             Ok(slot) => slot,
             Err(_) => {
                 let before = self.waiting.fetch_add(1, Ordering::Relaxed);
                 let _waiting = Waiting(&self.waiting);
-                told(Stage::Waits { before });
+                on_stage(Stage::Waits { before });
                 self.free.acquire().await.ok()?
             }
         };
-        told(Stage::Begins);
+        on_stage(Stage::Begins);
         Some(slot)
     }
 

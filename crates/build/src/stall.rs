@@ -13,14 +13,14 @@ const GROUP: usize = 2;
 const TIMES: std::ops::Range<usize> = 11..15;
 
 #[derive(PartialEq, Eq)]
-struct Seen {
+struct Activity {
     written: u64,
     ticks: Option<u64>,
 }
 
 /// Returns when the group has been idle for this long.
 pub(crate) async fn stalls(group: Option<Pid>, output: &Output, after: Duration) {
-    let see = || Seen { written: output.written(), ticks: group.and_then(ticks) };
+    let see = || Activity { written: output.written(), ticks: group.and_then(ticks) };
     let (mut last, mut since) = (see(), Instant::now());
     loop {
         tokio::time::sleep(after / LOOKS).await;
@@ -34,7 +34,7 @@ pub(crate) async fn stalls(group: Option<Pid>, output: &Output, after: Duration)
 }
 
 /// A group without readable CPU times counts as working.
-fn is_idle(before: &Seen, after: &Seen) -> bool {
+fn is_idle(before: &Activity, after: &Activity) -> bool {
     let used = before.ticks.zip(after.ticks).map(|(before, after)| before.abs_diff(after));
     before.written == after.written && used.is_some_and(|used| used <= IDLE_TICKS)
 }
@@ -65,7 +65,7 @@ mod tests {
         assert_eq!(ticks_in(stat, Pid::from_raw(42).expect("a pid")), Some(37));
         assert_eq!(ticks_in(stat, Pid::from_raw(41).expect("a pid")), None);
         assert_eq!(ticks_in("7 (a", Pid::from_raw(42).expect("a pid")), None);
-        let seen = |written, ticks| Seen { written, ticks };
+        let seen = |written, ticks| Activity { written, ticks };
         assert!(is_idle(&seen(1, Some(10)), &seen(1, Some(15))));
         assert!(!is_idle(&seen(1, Some(10)), &seen(1, Some(16))));
         assert!(!is_idle(&seen(1, Some(10)), &seen(2, Some(10))));

@@ -8,7 +8,7 @@ pub trait TrackedProcess: Send {
     /// An environment variable for the command.
     fn variable(&self) -> (&'static str, &str);
     fn started(&mut self, pid: i32);
-    /// Kills what the command left behind. May block.
+    /// Kills processes that the command left behind. May block.
     fn end(self: Box<Self>);
 }
 

@@ -268,7 +268,7 @@ async fn a_build_that_hangs_gives_its_slot_to_the_next() {
     let told = |stage| stages.lock().expect("no panic").push((stage, Instant::now()));
     let (first, second) = tokio::join!(bed.build(&hangs), async {
         child_of(bed.dir.path()).await;
-        bed.builder.build_told(&waits, &Cancel::default(), &told, None).await
+        bed.builder.build_with_progress(&waits, &Cancel::default(), &told, None).await
     });
     assert_eq!(first.expect_err("the build must stall").reason(), "Stalled");
     assert_eq!(second.expect_err("the build must time out").reason(), "Timeout");

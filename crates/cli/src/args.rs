@@ -7,6 +7,7 @@ mod files;
 mod functions;
 mod help;
 mod letters;
+mod observing;
 mod resources;
 mod running;
 mod secrets;
@@ -20,6 +21,7 @@ pub use files::*;
 pub use functions::*;
 pub use help::{command, options};
 pub use letters::*;
+pub use observing::*;
 pub use resources::*;
 pub use running::*;
 pub use secrets::*;
@@ -146,6 +148,8 @@ pub enum Command {
     Serve(Serve),
     /// Show the health and load of the server
     Status,
+    /// Show what functions, builds and storage cost
+    Cost,
     /// Watch rates, lanes and dead letters live
     Top(Top),
     /// Save servers and tokens under names
@@ -165,6 +169,10 @@ pub enum Command {
     Config,
     /// Print the Kubernetes custom resource definitions
     Crd,
+    /// Print the alerting rules for Prometheus
+    Alerts(Alerts),
+    /// Print the dashboards for Grafana, or write them to a folder
+    Dashboards(Dashboards),
     /// Print a shell completion script
     Completion(Completion),
     /// Show the client and server versions

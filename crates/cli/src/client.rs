@@ -27,7 +27,7 @@ pub struct Client {
     ca_file: Option<PathBuf>,
 }
 
-/// Stands for all namespaces, in lists.
+/// Means all namespaces, in lists.
 const ALL_NAMESPACES: &str = "*";
 
 #[derive(Debug)]

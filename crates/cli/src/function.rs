@@ -174,7 +174,7 @@ mod tests {
         for other in [
             "HTTP 500",
             "HTTP 500: {\"title\": \"a\"}",
-            "connection refused: {",
+            "cannot connect: {",
             "HTTP 500: {\"error\": {\"message\": \"cut…",
         ] {
             assert_eq!(error(other), other);

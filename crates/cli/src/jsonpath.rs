@@ -62,7 +62,7 @@ impl Template {
     }
 }
 
-/// What stands between braces.
+/// The text between braces.
 fn part(text: &str) -> Result<Part, String> {
     if let Some(literal) = quoted(text) {
         return Ok(Part::Text(unescaped(literal)));
@@ -149,7 +149,7 @@ fn member(text: &str) -> (Option<Step>, &str) {
     (step, &text[end..])
 }
 
-/// What stands behind an opening bracket, and what follows the closing one.
+/// The text after an opening bracket, and the text after the closing one.
 fn bracket(text: &str) -> Result<(Option<Step>, &str), String> {
     let end = end_of(text, ']').ok_or("the closing bracket is missing")?;
     let (inside, rest) = (text[..end].trim(), &text[end + 1..]);
@@ -178,7 +178,7 @@ fn filter(text: &str) -> Result<Filter, String> {
     Ok(Filter { path: Path::parse(path.trim())?, is_equal, value })
 }
 
-/// Where the closing character is that stands in no quotes.
+/// The position of the closing character outside of quotes.
 fn end_of(text: &str, closing: char) -> Option<usize> {
     let mut quote = None;
     for (at, c) in text.char_indices() {

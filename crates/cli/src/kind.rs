@@ -18,6 +18,7 @@ pub enum Kind {
     Agent,
     Subscription,
     Webhook,
+    EventType,
     Lane,
     DeadLetter,
     Replay,
@@ -32,11 +33,12 @@ pub enum Kind {
 /// A type with its singular, plural and short names.
 type Names = (Kind, &'static str, &'static str, &'static [&'static str]);
 
-const NAMES: [Names; 13] = [
+const NAMES: [Names; 14] = [
     (Kind::Function, "function", "functions", &["fn", "lf", "lambdafunction", "lambdafunctions"]),
     (Kind::Agent, "agent", "agents", &["la", "lambdaagent", "lambdaagents"]),
     (Kind::Subscription, "subscription", "subscriptions", &["sub", "subs"]),
     (Kind::Webhook, "webhook", "webhooks", &["wh", "webhookendpoint", "webhookendpoints"]),
+    (Kind::EventType, "eventtype", "eventtypes", &["et", "event-type", "event-types"]),
     (Kind::Lane, "lane", "lanes", &[]),
     (Kind::DeadLetter, "deadletter", "deadletters", &["dl", "dlq"]),
     (Kind::Replay, "replay", "replays", &[]),
@@ -95,6 +97,7 @@ impl Kind {
             Kind::Function => Route::new(&["lambda", "functions"]),
             Kind::Agent => Route::new(&["lambda", "agents"]),
             Kind::Webhook => Route::new(&["webhooks", "endpoints"]),
+            Kind::EventType => Route::new(&["event-types"]),
             Kind::DeadLetter => Route::new(&["dlq"]),
             Kind::Replay => Route::new(&["dlq", "replays"]),
             other => Route::new(&[other.plural()]),
@@ -110,9 +113,12 @@ impl Kind {
     pub fn bare_name_of(self, item: &Value) -> String {
         let at = |pointer| text(item, pointer).unwrap_or_default();
         match self {
-            Kind::Function | Kind::Agent | Kind::Subscription | Kind::Webhook | Kind::Namespace => {
-                at("/metadata/name")
-            }
+            Kind::Function
+            | Kind::Agent
+            | Kind::Subscription
+            | Kind::Webhook
+            | Kind::EventType
+            | Kind::Namespace => at("/metadata/name"),
             Kind::Lane => format!("{}/{}", at("/subscription"), at("/key")),
             Kind::DeadLetter | Kind::Replay => at("/id"),
             Kind::Event => at("/event/id"),

@@ -28,13 +28,20 @@ impl Selector {
         requirements.map(Selector)
     }
 
-    /// `labels` is what `metadata.labels` holds.
+    /// `labels` is the value of `metadata.labels`.
     pub fn takes(&self, labels: &Value) -> bool {
         self.0.iter().all(|requirement| requirement.test.takes(labels[&requirement.key].as_str()))
     }
 }
 
 impl Test {
+    fn values(&self) -> &[String] {
+        match self {
+            Test::In(values) | Test::NotIn(values) => values,
+            Test::Exists | Test::Absent => &[],
+        }
+    }
+
     fn takes(&self, label: Option<&str>) -> bool {
         let is_one_of =
             |values: &[String]| label.is_some_and(|label| values.iter().any(|value| value == label));
@@ -47,7 +54,7 @@ impl Test {
     }
 }
 
-/// At the commas that stand in no parentheses.
+/// Splits at the commas outside of parentheses.
 fn split(text: &str) -> Vec<&str> {
     let mut depth = 0_u32;
     let at_comma = |c: char| {
@@ -62,6 +69,7 @@ fn split(text: &str) -> Vec<&str> {
 }
 
 fn requirement(text: &str) -> Result<Requirement, String> {
+    let wrong = || format!("{text:?} is not a requirement like key=value, key!=value or key in (a,b)");
     let one = |value: &str| vec![value.trim().to_owned()];
     let (key, test) = if let Some((key, value)) = text.split_once("!=") {
         (key, Test::NotIn(one(value)))
@@ -77,11 +85,10 @@ fn requirement(text: &str) -> Result<Requirement, String> {
         (text, Test::Exists)
     };
     let key = key.trim();
+    let is_value = |value: &String| value.chars().all(|c| c.is_ascii_alphanumeric() || "-_.".contains(c));
     let is_key = |c: char| c.is_ascii_alphanumeric() || "-_./".contains(c);
-    match !key.is_empty() && key.chars().all(is_key) {
-        true => Ok(Requirement { key: key.to_owned(), test }),
-        false => Err(format!("{text:?} is not a requirement like key=value, key!=value or key in (a,b)")),
-    }
+    let is_valid = !key.is_empty() && key.chars().all(is_key) && test.values().iter().all(is_value);
+    is_valid.then(|| Requirement { key: key.to_owned(), test }).ok_or_else(wrong)
 }
 
 fn list(text: &str) -> Result<Vec<String>, String> {
@@ -119,8 +126,8 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_selector_is_refused() {
-        for wrong in ["", "=x", "a in b", "a b", "app=shop,,x"] {
+    fn invalid_selectors_are_refused() {
+        for wrong in ["", "=x", "a in b", "a b", "app=shop,,x", "a=(", "a in (b,c d)", "a!=b=c"] {
             assert!(Selector::parse(wrong).is_err(), "{wrong}");
         }
     }

@@ -1,5 +1,6 @@
 //! `klambda`: the server and its command line, in one binary.
 
+mod alerts;
 mod args;
 mod bench;
 mod client;
@@ -7,6 +8,7 @@ mod colour;
 mod commands;
 mod confirm;
 mod contexts;
+mod dashboards;
 mod demo;
 mod develop;
 mod exit;
@@ -47,6 +49,11 @@ fn main() -> ExitCode {
 
 fn parse() -> args::Cli {
     let mut command = args::command();
+    // Clap does not do this if variables of the environment set options.
+    if std::env::args_os().len() < 2 {
+        eprint!("{}", command.render_help());
+        std::process::exit(2);
+    }
     let matches = command.get_matches_mut();
     args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
 }

@@ -66,6 +66,17 @@ pub fn parse(words: &[String]) -> Result<Wanted, Usage> {
 /// As `parse`, where the command is about single resources.
 pub fn named(words: &[String]) -> Result<Vec<Resource>, Usage> {
     let example = "name resources as TYPE/NAME or TYPE NAME, for example function/hello";
+    if let [word] = words
+        && !word.contains('/')
+        && let Err(unknown) = kinds(word)
+    {
+        let is_near = nearest(word, Kind::words()).is_some();
+        return Err(if is_near {
+            unknown
+        } else {
+            Usage(format!("unknown resource type {word:?}; {example}"))
+        });
+    }
     let found = match parse(words)? {
         Wanted::Named(found) => found,
         Wanted::Kinds(_) if words.is_empty() => return Err(Usage(example.to_owned())),
@@ -207,5 +218,9 @@ mod tests {
         assert!(fault("function").contains("the name is missing"));
         assert!(fault("audit/3").contains("have no names"));
         assert!(fault("").contains("function/hello"));
+        assert!(
+            fault("hello").contains("unknown resource type \"hello\"")
+                && fault("hello").contains("TYPE/NAME")
+        );
     }
 }

@@ -24,7 +24,7 @@ enum Place {
 }
 
 /// Resources outside of namespaces.
-const OF_THE_SERVER: [&str; 4] = ["namespaces", "tokens", "status", "backup"];
+const OF_THE_SERVER: [&str; 5] = ["namespaces", "tokens", "status", "cost", "backup"];
 const DEFAULT: &str = "default";
 
 impl Route {

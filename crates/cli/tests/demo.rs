@@ -6,13 +6,13 @@ use rustix::process::Signal;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
-use support::process::{Process, left_in, users_of};
+use support::process::{Process, agent, left_in, users_of};
 use support::shell::text;
 use support::{KLAMBDA, eventually, free_port, read};
 
 fn demo(folder: &Path) -> Command {
     let mut command = Command::new(KLAMBDA);
-    // What configures the user's own server must not reach the demo's.
+    // Settings of the user's own server must not reach the server of the demo.
     let elsewhere = format!("127.0.0.1:{}", free_port());
     command.arg("demo").env("TMPDIR", folder).env("KLAMBDA_LISTEN", elsewhere);
     command
@@ -64,6 +64,36 @@ fn the_picture_is_of_this_demo() {
             "docs/demo.svg does not show {shown}: klambda demo --svg docs/demo.svg"
         );
     }
+}
+
+/// The page is there until Ctrl-C, with a parked lane and a gap in it.
+#[test]
+fn the_story_is_in_the_page() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let rest = tempfile::tempdir_in(folder.path()).expect("a folder");
+    let mut command = demo(rest.path());
+    command.arg("--ui").env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+    let mut process = Process::start(&mut command, &folder.path().join("printed"));
+    let printed = eventually("it is the user's turn", || match process.printed() {
+        printed if printed.contains("Ctrl-C") => Ok(printed),
+        printed => {
+            assert!(!process.has_ended(), "{printed}");
+            Err(printed)
+        }
+    });
+    let page = printed.lines().find_map(|line| line.trim().strip_prefix("open ")).expect("an address");
+    let url = page.strip_suffix("/ui").expect("the page").to_owned();
+    let get = |path: &str| {
+        let mut answer = agent().get(format!("{url}{path}")).call().expect("an answer");
+        (answer.status().as_u16(), answer.body_mut().read_to_string().expect("text"))
+    };
+    assert!(get("/ui").1.contains("/ui/app.js"));
+    let (status, overview) = get("/api/v1/overview");
+    assert!(status == 200 && overview.contains("lanesParked"), "{overview}");
+    process.signal(Signal::INT);
+    eventually("it ends", || process.has_ended().then_some(()).ok_or_else(|| process.printed()));
+    assert!(!process.printed().contains("error"), "{}", process.printed());
+    assert_eq!(left_in(rest.path()), [""; 0]);
 }
 
 #[test]

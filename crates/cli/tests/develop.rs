@@ -174,7 +174,7 @@ fn run_takes_whole_events_and_files_and_prints_replies() {
     desk.is_clean();
 }
 
-/// `klambda dev` and what it has printed.
+/// `klambda dev` and its output.
 struct Session {
     process: Process,
     url: String,

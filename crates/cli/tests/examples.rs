@@ -1,4 +1,4 @@
-//! The examples do what they say.
+//! The examples work as described.
 
 mod support;
 
@@ -90,7 +90,7 @@ fn a_function_from_a_git_repository() {
     let greet = || shell.ok(&["invoke", "from-git", "--data", r#"{"name":"Ada"}"#]);
     assert_eq!(greet(), "{\"greeting\":\"Hello, Ada\"}\n");
 
-    // What is on the branch by now is fetched and built when one asks for it, and rolled in while the old one serves.
+    // `rebuild` fetches and builds the new tip of the branch, while the old version serves.
     commit(&repository, "greeter/greet.js", &code.replace("Hello", "Welcome"));
     assert_eq!(greet(), "{\"greeting\":\"Hello, Ada\"}\n");
     shell.ok(&["rebuild", "from-git"]);

@@ -111,6 +111,11 @@ fn mistakes(shell: &Shell) {
         (&["get", "all", "-l", "app=shop"], "subscriptions have no labels"),
         (&["get", "functions", "--reason", "late"], "--reason: functions have no such filter"),
         (&["get", "subs", "--sort-by", "colour"], "subscriptions have no column \"colour\""),
+        (&["get", "subs", "--sort-by", ".spec.colour"], "no subscription has .spec.colour"),
+        (&["get", "fn", "-l", "app=("], "is not a requirement like key=value"),
+        (&["describe", "orders"], "name resources as TYPE/NAME or TYPE NAME"),
+        (&["lane", "resume", "orders"], "orders: the key is missing; use SUBSCRIPTION KEY"),
+        (&["lane", "resume", "sub/orders"], "this is not a lane"),
         (&["delete", "lane/orders/x"], "klambda lane purge"),
         (&["wait", "sub/orders"], "functions and agents"),
         (&["explain", "subscription.spec.retri"], "did you mean \"retry\"?"),
@@ -120,12 +125,20 @@ fn mistakes(shell: &Shell) {
             "subscription.spec.retry.attempts has no fields",
         ),
         (&["explain", "subscription..spec"], "subscription has no field \"\"; fields: "),
-        (&["explain", "tokens"], "explain works with function, agent, subscription and webhook"),
+        (&["explain", "tokens"], "explain works with function, agent, subscription, webhook and eventtype"),
     ] {
         let (code, told) = shell.fails(words);
         assert_eq!(code, 2, "{words:?}: {told}");
         assert!(told.contains(said), "{words:?}: {told}");
     }
+    let (code, _, err) = sh(shell, "env -u EDITOR -u KLAMBDA_EDITOR \"$KLAMBDA\" edit sub/orders");
+    assert!(code == 2 && err.contains("editing needs a terminal"), "{err}");
+    let (code, _, err) = sh(shell, "klambda event send -f shop.yaml");
+    assert!(code == 2 && err.contains("shop.yaml: expected CloudEvents in JSON ("), "{err}");
+    let (code, _, err) = sh(shell, "klambda");
+    assert!(code == 2 && err.contains("Resource commands:") && !err.contains("__complete"), "{err}");
+    let (code, out, err) = sh(shell, "klambda backup - | tar -t");
+    assert!(code == 0 && out.lines().any(|file| file.ends_with("manifest")), "{out} {err}");
     assert_eq!(shell.fails(&["get", "function/nobody"]).0, 4);
     let some = shell.run(&["get", "function", "nobody", "a", "-o", "name"]);
     assert_eq!((some.status.code(), text(&some.stdout).as_str()), (Some(4), "function/a\n"));

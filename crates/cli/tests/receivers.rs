@@ -107,6 +107,18 @@ impl Trial {
         created["secret"].as_str().unwrap_or_else(|| panic!("no secret: {created}")).to_owned()
     }
 
+    /// From now on a call may have several events.
+    fn switch_to_batches(&self) {
+        let url = format!("{}/api/v1/webhooks/endpoints/partner", self.shell.server.url);
+        let mut endpoint: Value =
+            agent().get(&url).call().expect("an answer").body_mut().read_json().expect("JSON");
+        endpoint["spec"]["batch"] = json!({"maxEvents": 7});
+        let [version, kind, spec] = ["apiVersion", "kind", "spec"].map(|member| endpoint[member].take());
+        let document =
+            json!({"apiVersion": version, "kind": kind, "metadata": {"name": "partner"}, "spec": spec});
+        assert_eq!(agent().put(&url).send_json(&document).expect("an answer").status(), 200);
+    }
+
     fn start(&self) -> Process {
         let (program, arguments) = self.program.split_first().expect("a program");
         let feed = format!("{}/api/v1/webhooks/events?endpoint=partner", self.shell.server.url);
@@ -175,6 +187,7 @@ fn has_every_event(receiver: Command) {
         trial.send(20);
         if round == 1 {
             trial.restart_server();
+            trial.switch_to_batches();
         }
         process = trial.start();
     }

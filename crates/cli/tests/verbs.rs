@@ -1,4 +1,4 @@
-//! What one does to functions from the command line, against a real server.
+//! The commands for functions, against a real server.
 
 mod support;
 
@@ -58,7 +58,7 @@ fn namespaces_folders_and_forms() {
     assert_eq!(shell.fails(&["get", "agent", "c"]).0, 4, "it is in another namespace");
     assert_eq!(shell.fails(&["get", "function", "c", "-n", "shop"]).0, 4, "it is an agent");
 
-    // What was printed can be applied again, and is what was there.
+    // The printed document can be applied again and changes nothing.
     let printed = shell.ok(&["get", "function", "d", "-n", "shop", "-o", "yaml"]);
     shell.write("again.yaml", &printed);
     shell.ok(&["apply", "-f", "again.yaml"]);
@@ -100,6 +100,8 @@ fn what_is_wrong_is_told_with_its_exit_code() {
     let (code, told) = shell.fails(&["apply", "-f", &file, "-f", &shell.write("pod.yaml", "kind: Pod\n")]);
     assert_eq!(code, 2);
     assert!(told.contains("unknown kind Pod"), "{told}");
+    let (code, told) = shell.fails(&["apply", "-f", &shell.write("secret.yaml", "kind: Secret\n")]);
+    assert!(code == 2 && told.contains("klambda secret set"), "{told}");
 
     // Somebody was faster.
     let seen = shell.ok(&["get", "function", "f", "-o", "yaml"]);

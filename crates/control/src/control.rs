@@ -272,6 +272,11 @@ impl Shared {
         self.lock().functions.get(name).map(|entry| entry.resource.clone())
     }
 
+    /// Looks at every function and agent, without a copy.
+    pub fn each(&self, mut look: impl FnMut(&Resource)) {
+        self.lock().functions.values().for_each(|entry| look(&entry.resource));
+    }
+
     /// A resource and the version of its document.
     pub(crate) fn live(&self, name: &Name) -> Option<(Arc<Resource>, u64)> {
         self.lock().functions.get(name).map(|entry| (entry.resource.clone(), entry.version))

@@ -16,6 +16,8 @@ pub struct Counts {
     pub functions: BTreeMap<Name, OfFunction>,
     /// Total of all functions beyond the limit.
     pub others: OfFunction,
+    /// Finished builds, also of deleted functions.
+    pub builds: u64,
     /// Evicted parts of the build cache, by reason.
     pub caches_emptied: BTreeMap<&'static str, u64>,
 }
@@ -139,6 +141,7 @@ impl Counting {
             BuildOutcome::Failed => FAILURE,
             other => other.name(),
         };
+        self.lock().builds += 1;
         self.of(name, |of| {
             of.builds_active = of.builds_active.saturating_sub(1);
             *of.builds.entry(result).or_default() += 1;

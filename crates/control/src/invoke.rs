@@ -141,7 +141,7 @@ impl Control {
         body: Bytes,
     ) -> Result<Invocation, Error> {
         let resource = self.find(kind, &name).map_err(|error| Error::NotFound(error.to_string()))?;
-        let given = Given::read(headers)?;
+        let given = RequestHeaders::read(headers)?;
         let headers = match given.is_event {
             true => given.into_headers(),
             false => given.wrapped(kind, &name, &body, &self.ids.next(), self.clock.now()),
@@ -231,7 +231,7 @@ impl Control {
 
 /// The request headers that a function may see.
 #[derive(Default)]
-struct Given<'h> {
+struct RequestHeaders<'h> {
     content_type: Option<&'h str>,
     /// The request is already a CloudEvent.
     is_event: bool,
@@ -240,9 +240,9 @@ struct Given<'h> {
     others: Vec<u8>,
 }
 
-impl<'h> Given<'h> {
-    fn read(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Result<Given<'h>, Error> {
-        let mut given = Given::default();
+impl<'h> RequestHeaders<'h> {
+    fn read(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Result<RequestHeaders<'h>, Error> {
+        let mut given = RequestHeaders::default();
         for (header, value) in headers {
             if header.eq_ignore_ascii_case("content-type") {
                 given.content_type = std::str::from_utf8(value).ok();
@@ -356,7 +356,7 @@ mod tests {
     fn lines(headers: &Headers, body: &'static [u8]) -> Vec<String> {
         let name = Name::new("default", "hello");
         let body = Bytes::from_static(body);
-        let given = Given::read(headers.iter().copied()).expect("one event");
+        let given = RequestHeaders::read(headers.iter().copied()).expect("one event");
         let headers = match given.is_event {
             true => given.into_headers(),
             false => given.wrapped(ResourceKind::LambdaFunction, &name, &body, "1", Millis(0)),
@@ -399,7 +399,7 @@ mod tests {
         let structured: [(&str, &[u8]); 1] = [("Content-Type", b"Application/CloudEvents+JSON")];
         assert_eq!(lines(&structured, b"{}"), ["content-type: Application/CloudEvents+JSON"]);
         let batch: [(&str, &[u8]); 1] = [("content-type", b"application/cloudevents-batch+json")];
-        assert!(matches!(Given::read(batch.iter().copied()), Err(Error::BadRequest(_))));
+        assert!(matches!(RequestHeaders::read(batch.iter().copied()), Err(Error::BadRequest(_))));
     }
 
     #[test]

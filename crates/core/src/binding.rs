@@ -66,7 +66,26 @@ pub struct Rejected {
     pub id: Option<String>,
     pub source: Option<String>,
     pub faults: Vec<Fault>,
-    pub too_large: bool,
+    pub cause: Cause,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Cause {
+    /// It is not a valid event.
+    Invalid,
+    TooLarge,
+    /// Its data does not match the schema of its type.
+    Schema(Box<Mismatch>),
+}
+
+/// Where the data of an event does not match the schema of its type.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Mismatch {
+    pub event_type: String,
+    /// A JSON pointer in the data.
+    pub pointer: String,
+    /// The keyword of the schema.
+    pub rule: String,
 }
 
 /// The events of a request, in request order.

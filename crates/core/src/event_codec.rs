@@ -101,6 +101,13 @@ impl<'a> EventView<'a> {
         Ok((utf8(id)?, utf8(&rest[source..][..kind])?))
     }
 
+    /// Reads only the id and the source.
+    pub fn id_and_source(bytes: &'a [u8]) -> Result<(&'a str, &'a str), Malformed> {
+        let Parts { lengths: [id, source, _], text, .. } = Parts::of(bytes)?;
+        let (id, rest) = text.split_at(id);
+        Ok((utf8(id)?, utf8(&rest[..source])?))
+    }
+
     pub fn id(&self) -> &'a str {
         self.id
     }
@@ -392,6 +399,7 @@ mod tests {
         let id_and_kind = EventView::id_and_kind(bytes);
         let Ok(view) = EventView::decode(bytes) else { return };
         assert_eq!(id_and_kind, Ok((view.id(), view.kind())));
+        assert_eq!(EventView::id_and_source(bytes), Ok((view.id(), view.source())));
         let event = view.to_event();
         assert_eq!(event.attributes.len(), view.attributes().count());
         assert_eq!(&bytes[view.data_range()], view.data());

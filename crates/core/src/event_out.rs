@@ -101,6 +101,12 @@ pub(crate) fn write_value(out: &mut Vec<u8>, value: ValueRef<'_>) {
 }
 
 pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
+    let is_plain = |byte: u8| (byte >= b' ') & (byte != b'"') & (byte != b'\\');
+    if scan::all(text.as_bytes(), is_plain) {
+        out.push(b'"');
+        out.extend_from_slice(text.as_bytes());
+        return out.push(b'"');
+    }
     serde_json::to_writer(out, text).expect("writing to a Vec does not fail");
 }
 
@@ -108,10 +114,9 @@ pub(crate) fn write_string(out: &mut Vec<u8>, text: &str) {
 pub(crate) fn write_on_one_line(out: &mut Vec<u8>, json: &[u8]) {
     let from = out.len();
     out.extend_from_slice(json);
+    // Every byte is written, because the compiler can vectorize such a loop.
     for byte in &mut out[from..] {
-        if matches!(byte, b'\n' | b'\r') {
-            *byte = b' ';
-        }
+        *byte = if (*byte == b'\n') | (*byte == b'\r') { b' ' } else { *byte };
     }
 }
 

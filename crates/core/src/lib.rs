@@ -9,6 +9,7 @@ pub mod breaker;
 pub mod event;
 pub mod event_codec;
 mod event_out;
+pub mod event_type;
 pub mod fault;
 pub mod filter;
 pub mod http1;

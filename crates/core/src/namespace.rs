@@ -20,12 +20,34 @@ const LIMIT_MAX: u64 = 1_000_000_000_000;
 pub struct Document {
     pub name: String,
     pub limits: Limits,
+    pub schema_check: SchemaCheck,
 }
 
 #[derive(Default, Serialize, Deserialize, JsonSchema)]
-#[serde(default)]
+#[serde(default, rename_all = "camelCase")]
 struct Spec {
     limits: Limits,
+    #[serde(skip_serializing_if = "SchemaCheck::is_off")]
+    schema_check: SchemaCheck,
+}
+
+/// What happens to events whose data does not match the schema of their event type.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+#[serde(rename_all = "lowercase")]
+pub enum SchemaCheck {
+    /// Events are not checked.
+    #[default]
+    Off,
+    /// They are accepted with the attribute `schemastatus`.
+    Flag,
+    /// They are rejected.
+    Reject,
+}
+
+impl SchemaCheck {
+    pub fn is_off(&self) -> bool {
+        *self == SchemaCheck::Off
+    }
 }
 
 /// Limits for a whole namespace. They apply in addition to the limits of the server.
@@ -97,16 +119,30 @@ pub fn spec_schema() -> &'static Schema {
 impl Document {
     /// Parses a document strictly and reports all faults together.
     pub fn parse(value: &Value) -> Result<Document, Vec<Fault>> {
-        let mut read = SCHEMA.read(value, |_, _| {})?;
+        let mut read = SCHEMA.read(&with_off_as_text(value), |_, _| {})?;
         let name = read["metadata"]["name"].as_str().unwrap_or_default().to_owned();
         let spec: Option<Spec> = schema::typed(&mut read, "spec")?;
-        Ok(Document { name, limits: spec.unwrap_or_default().limits })
+        let Spec { limits, schema_check } = spec.unwrap_or_default();
+        Ok(Document { name, limits, schema_check })
     }
 
     pub fn to_json(&self) -> Value {
-        let spec = Spec { limits: self.limits };
+        let spec = Spec { limits: self.limits, schema_check: self.schema_check };
         json!({ "apiVersion": API_VERSION, "kind": KIND, "metadata": { "name": self.name }, "spec": spec })
     }
+}
+
+/// Some YAML tools read `off` as `false`.
+fn with_off_as_text(value: &Value) -> Cow<'_, Value> {
+    const CHECK: &str = "/spec/schemaCheck";
+    if value.pointer(CHECK) != Some(&Value::Bool(false)) {
+        return Cow::Borrowed(value);
+    }
+    let mut value = value.clone();
+    if let Some(check) = value.pointer_mut(CHECK) {
+        *check = json!(SchemaCheck::Off);
+    }
+    Cow::Owned(value)
 }
 
 /// The namespaces that a list includes.
@@ -144,6 +180,15 @@ mod tests {
         assert_eq!(document.limits.events_per_second, Some(100));
         assert_eq!((document.limits.functions, document.limits.backlog), (Some(0), None));
         assert_eq!(document.to_json(), given);
+        for (check, read) in [
+            (json!(false), "off"),
+            (json!("off"), "off"),
+            (json!("flag"), "flag"),
+            (json!("reject"), "reject"),
+        ] {
+            let given = json!({"apiVersion": API_VERSION, "kind": KIND, "metadata": {"name": "shop"}, "spec": {"schemaCheck": check}});
+            assert_eq!(json!(Document::parse(&given).expect("a document").schema_check), read);
+        }
         let bad = json!({"kind": "Nmspace", "metadata": {"name": "Shop"}, "spec": {"limits": {"backlogs": 1, "backlog": -1}}});
         let faults = Document::parse(&bad).expect_err("faults");
         let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();

@@ -12,6 +12,17 @@ pub enum CallOutcome {
         /// The beginning of the response's body in one printable line; empty if there is none.
         detail: String,
     },
+    /// A webhook endpoint acknowledged only the first events of its call. The others are sent again.
+    Prefix {
+        code: u16,
+        events: usize,
+        detail: String,
+    },
+    /// A webhook endpoint succeeded, but acknowledged an event that is not in its call.
+    BadAcknowledgement {
+        code: u16,
+        why: String,
+    },
     Refused(String),
     /// The connection was reset or closed before the response, or the response is not HTTP.
     Broken(String),
@@ -63,7 +74,7 @@ impl CallOutcome {
     /// The same for a webhook endpoint: only 2xx succeeds, and every failure is retried.
     pub fn endpoint_verdict(&self) -> Verdict {
         match self {
-            CallOutcome::Status { code: 200..=299, .. } => Verdict::Delivered,
+            CallOutcome::Status { code: 200..=299, .. } | CallOutcome::Prefix { .. } => Verdict::Delivered,
             _ => Verdict::Retry,
         }
     }
@@ -73,7 +84,9 @@ impl CallOutcome {
         match self {
             CallOutcome::Status { code, .. } => matches!(code, 429 | 502 | 503 | 504),
             CallOutcome::Refused(_) | CallOutcome::Broken(_) | CallOutcome::Timeout => true,
-            CallOutcome::Ended(_)
+            CallOutcome::Prefix { .. }
+            | CallOutcome::BadAcknowledgement { .. }
+            | CallOutcome::Ended(_)
             | CallOutcome::Unusable(_)
             | CallOutcome::Internal(_)
             | CallOutcome::Replied { .. }
@@ -106,6 +119,8 @@ impl CallOutcome {
             CallOutcome::BadReplies { .. } | CallOutcome::Invalid(_) => Reason::Validation,
             CallOutcome::Timeout => Reason::Timeout,
             CallOutcome::Status { .. }
+            | CallOutcome::Prefix { .. }
+            | CallOutcome::BadAcknowledgement { .. }
             | CallOutcome::Broken(_)
             | CallOutcome::Ended(_)
             | CallOutcome::Internal(_)
@@ -117,6 +132,8 @@ impl CallOutcome {
     pub fn status(&self) -> u16 {
         match self {
             CallOutcome::Status { code: status, .. }
+            | CallOutcome::Prefix { code: status, .. }
+            | CallOutcome::BadAcknowledgement { code: status, .. }
             | CallOutcome::Replied { status, .. }
             | CallOutcome::BadReplies { status, .. } => *status,
             _ => 0,
@@ -126,7 +143,7 @@ impl CallOutcome {
     /// The beginning of the response's body, as short as it is stored.
     pub fn answer(&self) -> &str {
         match self {
-            CallOutcome::Status { code, detail, .. } => {
+            CallOutcome::Status { code, detail, .. } | CallOutcome::Prefix { code, detail, .. } => {
                 &detail[..detail.floor_char_boundary(answer_bytes_max(*code))]
             }
             _ => "",
@@ -138,7 +155,9 @@ impl CallOutcome {
         match self {
             CallOutcome::Status { code, detail, .. } if detail.is_empty() => format!("HTTP {code}"),
             CallOutcome::Status { code, detail, .. } => format!("HTTP {code}: {detail}"),
-            CallOutcome::Refused(detail) => format!("connection refused: {detail}"),
+            CallOutcome::Prefix { code, events, .. } => format!("HTTP {code}: {events} events acknowledged"),
+            CallOutcome::BadAcknowledgement { code, why } => format!("HTTP {code}, but {why}"),
+            CallOutcome::Refused(detail) => format!("cannot connect: {detail}"),
             CallOutcome::Broken(detail) | CallOutcome::Ended(detail) => {
                 format!("connection broken: {detail}")
             }
@@ -230,7 +249,7 @@ mod tests {
             (status(500, ""), "HTTP 500", Some(7), false),
             (status(503, "busy"), "HTTP 503: busy", Some(7), true),
             (status(429, ""), "HTTP 429", Some(7), true),
-            (CallOutcome::Refused("a:1".into()), "connection refused: a:1", None, true),
+            (CallOutcome::Refused("a:1".into()), "cannot connect: a:1", None, true),
             (CallOutcome::Broken("reset".into()), "connection broken: reset", None, true),
             (CallOutcome::Ended("reset".into()), "connection broken: reset", None, false),
             (CallOutcome::Timeout, "timed out without a response", None, true),

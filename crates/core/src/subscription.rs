@@ -78,6 +78,10 @@ impl Document {
         let mut spec: Spec = schema::typed(&mut read, "spec")?;
         // A configured value below `backoff` was already rejected, so this only raises the default.
         spec.retry.max_backoff_ms = spec.retry.max_backoff_ms.max(spec.retry.backoff_ms);
+        if let Some(endpoint) = spec.target.endpoint() {
+            // An earlier version may have stored other filters for the same types.
+            spec.filters = crate::webhook::filters(endpoint);
+        }
         let text = |name: &str| read["metadata"][name].as_str().map(str::to_owned);
         let namespace = text("namespace").unwrap_or_else(|| namespace::DEFAULT.to_owned());
         Ok(Document { namespace, name: text("name").unwrap_or_default(), spec })

@@ -3,12 +3,15 @@
 //! An endpoint is a subscription whose key is the workflow and whose target is [`Spec`]. The subscription contains the
 //! whole specification, so there is one document, and everything that holds for lanes holds for workflows.
 
+pub mod acknowledgement;
 pub mod event_id;
 pub mod payload;
 mod spec;
+mod tls;
 
 pub use event_id::EventId;
 pub use spec::*;
+pub use tls::{Ca, ClientCertificate, Tls};
 
 use crate::fault::Fault;
 use crate::filter::Filter;
@@ -114,7 +117,7 @@ impl Document {
 const PLATFORM: &str = "lambda.";
 
 /// The types as one filter, before the other filters.
-fn filters(spec: &Spec) -> Vec<Filter> {
+pub(crate) fn filters(spec: &Spec) -> Vec<Filter> {
     let one = |pattern: &String| match pattern.strip_suffix('*') {
         Some(prefix) => Filter::Prefix(vec![("type".into(), prefix.into())]),
         None => Filter::Exact(vec![("type".into(), pattern.clone())]),

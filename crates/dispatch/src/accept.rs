@@ -6,7 +6,7 @@ use crate::namespaces::Sender;
 use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::Subscription;
 use crate::trace_ids::{correlation_id, trace_id};
-use klambda_core::binding::Rejected;
+use klambda_core::binding::{Cause, Rejected};
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
 use klambda_core::filter;
@@ -45,7 +45,7 @@ pub enum Status {
 pub enum Rejection {
     Invalid {
         faults: Vec<Fault>,
-        too_large: bool,
+        cause: Cause,
     },
     /// The backlog of a subscription is at a limit.
     Backlog {
@@ -143,12 +143,14 @@ impl Engine {
         let event = match event {
             Ok(event) => event,
             Err(rejected) => {
-                self.metrics.received("", "rejected");
-                let Rejected { id, source, faults, too_large } = rejected;
+                let Rejected { id, source, faults, cause } = rejected;
+                let kind =
+                    if let Cause::Schema(mismatch) = &cause { mismatch.event_type.as_str() } else { "" };
+                self.metrics.received(kind, "rejected");
                 return EventResult {
                     id,
                     source,
-                    status: Status::Rejected(Rejection::Invalid { faults, too_large }),
+                    status: Status::Rejected(Rejection::Invalid { faults, cause }),
                 };
             }
         };
@@ -161,6 +163,7 @@ impl Engine {
             }),
         };
         self.metrics.received(&event.kind, status.name());
+        self.metrics.unavailable += u64::from(status.is_unavailable());
         EventResult { id: Some(event.id), source: Some(event.source), status }
     }
 
@@ -457,6 +460,11 @@ impl Status {
             Status::Skipped { .. } => "skipped",
             Status::Rejected(_) => "rejected",
         }
+    }
+
+    /// Whether the store is the reason of the rejection.
+    fn is_unavailable(&self) -> bool {
+        matches!(self, Status::Rejected(Rejection::DiskFull | Rejection::Unavailable { .. }))
     }
 }
 

@@ -3,8 +3,12 @@
 //! An entry is a document in the same group as the change, so a crash keeps both or neither. The entry is prepared
 //! before the change and written with the first record of the change. A request that changes nothing leaves no entry.
 //!
-//! Entry numbers are contiguous, so the newest entries are found without a scan.
+//! Entry numbers increase. [`expiry`] deletes old entries, so numbers may be missing.
 
+mod expiry;
+
+use self::expiry::Counts;
+use crate::documents::Stored;
 use crate::engine::{Engine, Failure};
 use crate::rows;
 use klambda_core::time::Millis;
@@ -40,16 +44,20 @@ pub struct Audited {
     pub entry: Entry,
 }
 
-/// The range of existing entries; `next` is exclusive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// The numbers of the entries, cached after the first lookup because only this module writes entries.
+#[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Numbers {
+    /// No entry has a lower number.
     first: u64,
+    /// The number of the next entry.
     next: u64,
+    counts: Counts,
 }
 
 /// An entry about to be written.
 pub(crate) struct NextEntry {
     number: u64,
+    namespace: Option<String>,
     content: Vec<u8>,
 }
 
@@ -71,10 +79,7 @@ const KIND: &str = "audit";
 /// Limit per text of an entry, because some texts come from the client.
 const TEXT_BYTES_MAX: usize = 512;
 /// Maximum number of entries that one request reads.
-const LOOK_MAX: u64 = 1000;
-/// Maximum number of entries deleted at once.
-const EXPIRE_MAX: u64 = 250;
-const EXPIRE_EVERY_MS: u64 = 60_000;
+const LOOK_MAX: usize = 1000;
 
 impl Engine {
     /// Makes a change and records who made it. Returns the result, and whether an entry was written.
@@ -88,9 +93,10 @@ impl Engine {
     pub(crate) fn next_audit(&mut self) -> Result<Option<NextEntry>, Failure> {
         let Some(entry) = self.scratch.audit.as_ref().map(|entry| entry.shortened()) else { return Ok(None) };
         let number = self.audit_numbers()?.next;
+        let namespace = entry.namespace.clone();
         let stored = StoredEntry { time: self.now.0, entry };
         let content = serde_json::to_vec(&stored).map_err(|error| Failure::State(error.to_string()))?;
-        Ok(Some(NextEntry { number, content }))
+        Ok(Some(NextEntry { number, namespace, content }))
     }
 
     /// Called inside a group, before the change.
@@ -100,9 +106,15 @@ impl Engine {
         let changes = vec![DocumentChange { kind: KIND, key: &key, content: Some(&next.content) }];
         self.append(&Record::Documents { time: self.now, changes })?;
         if let Some(numbers) = &mut self.maintenance.audit {
+            numbers.counts.add_new(next.number, next.namespace.as_deref());
             numbers.next = next.number + 1;
         }
         Ok(())
+    }
+
+    /// Writes the pending entry now, for work that changes nothing before it has an effect outside.
+    pub(crate) fn audit_now(&mut self) -> Result<(), Failure> {
+        if self.scratch.audit.is_some() { self.in_group(0, |_| Ok(())) } else { Ok(()) }
     }
 
     /// Returns entries from newest to oldest, starting before `before`, and the `before` of the next page.
@@ -112,86 +124,63 @@ impl Engine {
         limit: usize,
         is_wanted: impl Fn(&Audited) -> bool,
     ) -> Result<(Vec<Audited>, Option<u64>), Failure> {
-        let Numbers { first, next } = self.audit_numbers()?;
-        let end = before.unwrap_or(next).min(next);
-        let start = first.max(end.saturating_sub(LOOK_MAX));
+        let &mut Numbers { first, next, .. } = self.audit_numbers()?;
+        let mut end = before.unwrap_or(next).min(next);
         let mut found = Vec::new();
-        for number in (start..end).rev() {
+        for _ in 0..LOOK_MAX {
+            let Some(number) = self.audit_before(first, end)? else { return Ok((found, None)) };
+            end = number;
             let audited = self.audit_entry(number)?;
-            if let Some(audited) = audited.filter(&is_wanted) {
-                found.push(audited);
-            }
+            found.extend(audited.filter(&is_wanted));
             if found.len() == limit {
-                return Ok((found, (number > first).then_some(number)));
+                break;
             }
         }
-        Ok((found, (start > first).then_some(start)))
+        Ok((found, (end > first).then_some(end)))
     }
 
     fn audit_entry(&self, number: u64) -> Result<Option<Audited>, Failure> {
-        let Some(document) = self.document(KIND, &key(number))? else { return Ok(None) };
-        let stored: StoredEntry =
-            serde_json::from_slice(&document.content).map_err(|_| Malformed("audit entry"))?;
-        Ok(Some(Audited { number, time: Millis(stored.time), entry: stored.entry }))
+        self.document(KIND, &key(number))?.map(|document| decode(&document)).transpose()
     }
 
-    /// Once per minute, deletes the oldest entries that exceed the age or count limit.
-    pub(crate) fn expire_audit(&mut self) -> Result<(), Failure> {
-        if self.maintenance.expire_audit_at > self.now || self.must_write().is_err() {
-            return Ok(());
-        }
-        self.maintenance.expire_audit_at = self.now + EXPIRE_EVERY_MS;
-        let Numbers { first, next } = self.audit_numbers()?;
-        let too_many = next.saturating_sub(self.config.audit_entries_max);
-        let most = next.min(first + EXPIRE_MAX);
-        let mut end = too_many.clamp(first, most);
-        while end < most && self.is_audit_old(end)? {
-            end += 1;
-        }
-        if end == first {
-            return Ok(());
-        }
-        if end == first + EXPIRE_MAX {
-            self.maintenance.expire_audit_at = self.now;
-        }
-        let keys: Vec<String> = (first..end).map(key).collect();
-        let changes = keys.iter().map(|key| DocumentChange { kind: KIND, key, content: None }).collect();
-        self.commit(&Record::Documents { time: self.now, changes })?;
-        self.maintenance.audit = Some(Numbers { first: end, next });
-        Ok(())
+    /// Up to `limit` entries from this number on, oldest first.
+    fn audit_scan(&self, from: u64, limit: usize) -> Result<Vec<Audited>, Failure> {
+        let after = from.checked_sub(1).map(key);
+        self.documents(KIND, after.as_deref(), limit)?.iter().map(decode).collect()
     }
 
-    fn is_audit_old(&self, number: u64) -> Result<bool, Failure> {
-        let entry = self.audit_entry(number)?;
-        Ok(entry.is_none_or(|entry| self.now.since(entry.time) > self.config.audit_age_ms))
+    fn audit_numbers(&mut self) -> Result<&mut Numbers, Failure> {
+        if self.maintenance.audit.is_none() {
+            let first = self.audit_from(0)?.unwrap_or(1);
+            let next = self.audit_before(first, u64::MAX)?.map_or(first, |last| last + 1);
+            self.maintenance.audit = Some(Numbers { first, next, counts: Counts::from(first) });
+        }
+        self.maintenance.audit.as_mut().ok_or_else(|| Failure::State("no audit numbers".into()))
     }
 
-    /// Cached after the first lookup, because only this code writes entries.
-    fn audit_numbers(&mut self) -> Result<Numbers, Failure> {
-        if let Some(numbers) = self.maintenance.audit {
-            return Ok(numbers);
-        }
-        let numbers = match self.audit_from(0)? {
-            None => Numbers { first: 1, next: 1 },
-            Some(first) => {
-                let mut step = 1;
-                while self.audit_from(first + step)?.is_some() {
-                    step *= 2;
-                }
-                // The last entry is before `first + step` and not before `first + step / 2`.
-                let (mut there, mut gone) = (first + step / 2, first + step);
-                while gone - there > 1 {
-                    let middle = there + (gone - there) / 2;
-                    match self.audit_from(middle)?.is_some() {
-                        true => there = middle,
-                        false => gone = middle,
-                    }
-                }
-                Numbers { first, next: gone }
+    /// The last entry with a number lower than `end`, if there is one from `first` on. Rows are only scanned forwards,
+    /// so this doubles the distance until the range contains an entry, and then halves the range.
+    fn audit_before(&self, first: u64, end: u64) -> Result<Option<u64>, Failure> {
+        let from = |number: u64| Ok::<_, Failure>(self.audit_from(number)?.filter(|found| *found < end));
+        let (mut distance, mut none_from) = (1, end);
+        let mut last = loop {
+            let start = end.saturating_sub(distance).max(first);
+            if let Some(found) = from(start)? {
+                break found;
             }
+            if start <= first {
+                return Ok(None);
+            }
+            (none_from, distance) = (start, distance.saturating_mul(2));
         };
-        self.maintenance.audit = Some(numbers);
-        Ok(numbers)
+        while none_from - last > 1 {
+            let middle = last + (none_from - last) / 2;
+            match from(middle)? {
+                Some(found) => last = found,
+                None => none_from = middle,
+            }
+        }
+        Ok(Some(last))
     }
 
     /// The first entry with this number or a higher one.
@@ -200,6 +189,13 @@ impl Engine {
         let found = self.store.rows.scan(&prefix, &rows::document(KIND, &key(number)), 1)?;
         Ok(found.first().and_then(|(row, _)| std::str::from_utf8(&row[prefix.len()..]).ok()?.parse().ok()))
     }
+}
+
+fn decode(document: &Stored) -> Result<Audited, Failure> {
+    let number = document.key.parse().map_err(|_| Malformed("audit number"))?;
+    let stored: StoredEntry =
+        serde_json::from_slice(&document.content).map_err(|_| Malformed("audit entry"))?;
+    Ok(Audited { number, time: Millis(stored.time), entry: stored.entry })
 }
 
 fn key(number: u64) -> String {

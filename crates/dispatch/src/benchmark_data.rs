@@ -1,12 +1,18 @@
 //! Creates data folders for benchmarks that would otherwise take days of traffic.
 
+use crate::commits::Token;
 use crate::engine::{Config, Engine, Failure};
 use crate::lanes::{Previous, Resident};
+use crate::namespaces::Sender;
 use crate::rows;
+use klambda_core::event::{Attribute, Event, Value};
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag, Input, Lane, Policy};
+use klambda_core::namespace;
+use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_core::webhook::EventId;
 use klambda_store::address::LogAddress;
 use klambda_store::disk::Disk;
 use klambda_store::manifest::Manifest;
@@ -36,6 +42,68 @@ pub fn idle_lanes(disk: Arc<dyn Disk>, document: Document, lanes: u64) -> Result
     manifest.rows.push(name);
     manifest.save(&*disk)?;
     Ok(())
+}
+
+/// Events that are accepted together.
+const BATCH: u64 = 4096;
+const WORKFLOWS: u64 = 10_000;
+/// The events are accepted within this time before `now`.
+const SPAN_MS: u64 = 3_600_000;
+
+/// Creates a folder with one webhook endpoint and this many delivered events in its feed. Returns ids of events from all
+/// parts of the feed.
+pub fn retained_events(
+    disk: Arc<dyn Disk>,
+    document: Document,
+    events: u64,
+    now: Millis,
+) -> Result<Vec<String>, Failure> {
+    let mut time = now - SPAN_MS;
+    let (mut engine, _) = Engine::open(disk, Config::default(), time, [7; 16])?;
+    engine.put_subscription(document, false).map_err(|refused| Failure::State(refused.to_string()))?;
+    let mut sent = 0;
+    while sent < events || engine.waiting() > 0 || !engine.is_idle() {
+        time = time + 1;
+        engine.tick(time);
+        if engine.waiting() == 0 && engine.is_accepting() {
+            let batch = sent..events.min(sent + BATCH);
+            sent = batch.end;
+            engine.accept(Token(sent), &Sender::default(), batch.map(|n| Ok(small_event(n))).collect());
+        }
+        deliver_all(&mut engine)?;
+    }
+    engine.request_checkpoint();
+    finish(&mut engine, time)?;
+    let id_of = |n: u64| EventId::new(namespace::DEFAULT, SOURCE, &small_event(n).id).to_string();
+    Ok([0, events / 4, events / 2, events - 1].map(id_of).into())
+}
+
+const SOURCE: &str = "/bench";
+
+fn small_event(n: u64) -> Event {
+    let workflow = Value::String(format!("order-{}", n % WORKFLOWS));
+    Event {
+        id: format!("event-{n}"),
+        source: SOURCE.into(),
+        kind: "bench.retained".into(),
+        attributes: vec![Attribute { name: "partitionkey".into(), value: workflow }],
+        data: None,
+    }
+}
+
+/// Every call that starts succeeds.
+fn deliver_all(engine: &mut Engine) -> Result<(), Failure> {
+    engine.flush();
+    engine.run_jobs();
+    drop(engine.take_completions());
+    for delivery in engine.take_deliveries() {
+        let outcome = CallOutcome::Status { code: 200, retry_after_ms: None, detail: String::new() };
+        engine.outcome(delivery.ticket, outcome);
+    }
+    match engine.failure() {
+        Some(failure) => Err(Failure::State(failure.to_string())),
+        None => Ok(()),
+    }
 }
 
 /// Runs the engine's jobs until its checkpoint is complete.

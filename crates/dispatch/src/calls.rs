@@ -26,6 +26,8 @@ pub struct Delivery {
     /// The log record that holds the event, and the event's bytes within it.
     pub record: Bytes,
     pub event: Range<usize>,
+    /// The events after this one in its lane that the same call of a webhook endpoint carries.
+    pub following: Vec<Following>,
     /// The place in the lane; `None` for unordered events.
     pub place: Option<Place>,
     pub attempt: u32,
@@ -39,17 +41,36 @@ impl Delivery {
         if self.record.len() < COUNTED_BYTES_MIN {
             self.record = Bytes::copy_from_slice(&self.record);
         }
+        self.copy_following();
+    }
+
+    /// A batch holds many events, and each of them would keep its part of the log in memory.
+    pub(crate) fn copy_following(&mut self) {
+        for event in &mut self.following {
+            event.record = Bytes::copy_from_slice(&event.record);
+        }
     }
 
     /// Drops the event after it was sent. Later readers get it from the log.
     pub(crate) fn let_go(&mut self) {
         self.record = Bytes::new();
+        self.following = Vec::new();
     }
 
     /// True if this system emitted the event. The record decides, not the event's attributes.
     pub fn is_emitted(&self) -> bool {
         klambda_store::record::is_emitted(&self.record)
     }
+}
+
+/// A further event of a call. The event before it in the call is its previous event.
+#[derive(Clone, Debug)]
+pub struct Following {
+    /// The log record that holds the event, and the event's bytes within it.
+    pub record: Bytes,
+    pub event: Range<usize>,
+    pub number: LaneNumber,
+    pub flag: Flag,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,6 +108,8 @@ pub struct InFlight {
     /// The endpoint of the target when the call began.
     pub endpoint: EndpointId,
     pub started: Millis,
+    /// When the event was accepted.
+    pub accepted: Millis,
     /// The target has answered, but its reply events wait for room.
     pub put_off: bool,
     /// The event type used in metrics.
@@ -95,10 +118,27 @@ pub struct InFlight {
     pub unsent: usize,
 }
 
+/// The events of an open call after its first one.
+#[derive(Debug, Default)]
+pub(crate) struct Batch {
+    pub events: Vec<Batched>,
+    /// Maximum size of one acknowledgement in the log.
+    pub step_bytes: usize,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Batched {
+    pub position: Position,
+    /// The event type used in metrics.
+    pub kind: TypeId,
+}
+
 /// None of this survives the process: open calls are made again after a restart.
 pub(crate) struct Calls {
     pub endpoints: Endpoints,
     open: HashMap<Ticket, InFlight>,
+    /// Of those open calls that carry several events.
+    batches: HashMap<Ticket, Batch>,
     /// Open calls whose reply events wait for room.
     put_off: u32,
     next_ticket: u64,
@@ -121,6 +161,7 @@ impl Calls {
         Calls {
             endpoints: Endpoints::new(breaker),
             open: HashMap::new(),
+            batches: HashMap::new(),
             put_off: 0,
             next_ticket: 1,
             unsent_bytes: 0,
@@ -142,9 +183,23 @@ impl Calls {
 
     pub fn close(&mut self, ticket: Ticket) -> Option<InFlight> {
         let flight = self.open.remove(&ticket)?;
+        self.take_batch(ticket);
         self.unsent_bytes -= flight.unsent;
         self.put_off -= u32::from(flight.put_off);
         Some(flight)
+    }
+
+    /// Notes the further events of a call.
+    pub fn add_batch(&mut self, ticket: Ticket, batch: Batch) {
+        self.batches.insert(ticket, batch);
+    }
+
+    pub fn batch(&self, ticket: Ticket) -> Option<&Batch> {
+        if self.batches.is_empty() { None } else { self.batches.get(&ticket) }
+    }
+
+    pub fn take_batch(&mut self, ticket: Ticket) -> Option<Batch> {
+        if self.batches.is_empty() { None } else { self.batches.remove(&ticket) }
     }
 
     /// All bytes of the call were sent. Returns the subscription and the number of bytes.
@@ -206,7 +261,10 @@ impl Calls {
     }
 
     pub fn memory_bytes(&self) -> usize {
+        let batches = self.batches.values().map(|batch| batch.events.capacity() * size_of::<Batched>());
         self.open.capacity() * size_of::<(Ticket, InFlight)>()
+            + self.batches.capacity() * size_of::<(Ticket, Batch)>()
+            + batches.sum::<usize>()
     }
 
     /// Splitmix64 is good enough for jitter.

@@ -29,7 +29,7 @@ const LISTED_MAX: usize = 65_536;
 const LISTED_MIN: usize = 64;
 const LISTED_SHARE: usize = 32;
 
-/// What happens to the events that are read.
+/// Whether events that are read get their places or are missed.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fate {
     Routed,
@@ -265,7 +265,7 @@ impl Engine {
     }
 
     /// Returns true if there is more to read immediately.
-    fn catch_up(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+    pub(crate) fn catch_up(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         if self.begin_rules(id)? {
             return Ok(true);
         }

@@ -31,8 +31,10 @@ pub use caller::{Call, CallResponse, Caller, Rest};
 
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, NoFunctions, Unavailable};
+use crate::schema_checks::{NoChecks, SchemaChecks};
 use crate::secrets::{NoSecrets, Secrets};
 use connection::{Begun, CallError, Connection};
+use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, FunctionName};
@@ -50,7 +52,7 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 use target::{Prepared, Replicas, Way};
 use tokio::time::Instant;
-use webhook::{Signed, WebhookRequest};
+use webhook::{SentBatch, Signed, WebhookRequest};
 
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
@@ -96,6 +98,8 @@ struct Shared {
 pub struct Providers {
     pub functions: Arc<dyn Functions>,
     pub secrets: Arc<dyn Secrets>,
+    /// Checks the events that functions reply.
+    pub checks: Arc<dyn SchemaChecks>,
     /// Limits the addresses of targets that users choose.
     pub outbound: outbound::Guard,
 }
@@ -106,6 +110,7 @@ impl Default for Providers {
         Providers {
             functions: Arc::new(NoFunctions),
             secrets: Arc::new(NoSecrets),
+            checks: Arc::new(NoChecks),
             outbound: outbound::Guard::off(),
         }
     }
@@ -138,9 +143,20 @@ impl Client {
 
     /// Makes the call. Dropping the future closes the connection. The event's bytes are released when they are sent.
     pub async fn deliver(&self, delivery: &mut Delivery) -> CallOutcome {
-        match self.try_deliver(delivery).await {
-            Ok(outcome) | Err(outcome) => outcome,
+        let (Ok(outcome) | Err(outcome)) = self.try_deliver(delivery).await;
+        match outcome {
+            CallOutcome::Replied { status, replies } => self.checked(delivery, status, replies).await,
+            outcome => outcome,
         }
+    }
+
+    async fn checked(&self, delivery: &Delivery, status: u16, replies: Vec<Event>) -> CallOutcome {
+        let (checks, namespace) = (&self.shared.providers.checks, &delivery.document.namespace);
+        let replies = match checks.is_on(namespace) {
+            true => checks.mark(namespace, replies).await,
+            false => replies,
+        };
+        CallOutcome::Replied { status, replies }
     }
 
     #[cfg(test)]
@@ -153,12 +169,12 @@ impl Client {
         let live = target.headers.live(SWEEP_INTERVAL).map_err(CallOutcome::Unusable)?;
         let own = live.as_deref().or_else(|| target.headers.fixed());
         let own = own.expect("headers are fixed or live");
-        // Boxed to keep the future of other calls small.
-        let signed = match target.document.spec.target.endpoint() {
-            Some(spec) => Some(Box::pin(self.signed(target, spec, delivery)).await?),
+        let mut signed = match target.document.spec.target.endpoint() {
+            Some(spec) => Some(self.signed(target, spec, delivery).await?),
             None => None,
         };
-        let mut sending = Sending { delivery, target, own, signed };
+        let batch = signed.as_mut().and_then(|signed| signed.batch.take());
+        let mut sending = Sending { delivery, target, own, signed, batch };
         let options = self.shared.options;
         let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
         match &target.way {
@@ -230,6 +246,8 @@ struct Sending<'a> {
     own: &'a Rendered,
     /// The call of a webhook endpoint, until it is sent.
     signed: Option<Box<Signed>>,
+    /// The events of such a call, if it may carry several.
+    batch: Option<Box<SentBatch>>,
 }
 
 impl Sending<'_> {
@@ -277,7 +295,10 @@ impl Sending<'_> {
                     if replied.reusable {
                         pool.give_back(connection);
                     }
-                    return Ok(replied.reply.into_outcome());
+                    return Ok(match &self.batch {
+                        Some(batch) => batch.outcome(replied.reply),
+                        None => replied.reply.into_outcome(),
+                    });
                 }
                 // The target closed the idle connection. That says nothing about the event or the target.
                 Err(CallError::Closed(_)) if connection.is_stale() && !self.delivery.record.is_empty() => {
@@ -298,7 +319,11 @@ impl Sending<'_> {
 impl Prepared {
     /// How much of an answer to keep.
     fn wanted(&self) -> Wanted {
-        if self.is_function { Wanted::Events } else { Wanted::Nothing }
+        match self.document.spec.target.endpoint() {
+            _ if self.is_function => Wanted::Events,
+            Some(endpoint) if endpoint.batch.is_some() => Wanted::Success,
+            _ => Wanted::Nothing,
+        }
     }
 
     fn deadline(&self, now: Instant) -> Instant {

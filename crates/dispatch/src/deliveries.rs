@@ -20,7 +20,7 @@ use klambda_core::lane::Entry;
 use klambda_core::time::Millis;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
 use klambda_store::address::{Kept, LogAddress};
-use klambda_store::record::{Attempt, Step};
+use klambda_store::record::Step;
 
 /// Entries of one row.
 const CHUNK: u64 = 128;
@@ -87,19 +87,24 @@ impl Engine {
     /// Notes an attempt of the first event of a lane, before the lane changes.
     pub(crate) fn note_lane_call(
         &mut self,
-        step: LogAddress,
+        at: LogAddress,
         time: Millis,
         slot: Slot,
-        attempt: &Attempt<'_>,
-        succeeded: bool,
+        step: &Step<'_>,
     ) -> Result<(), Failure> {
+        let (position, attempt, succeeded) = match step {
+            Step::Delivered { position, attempt } => (*position, attempt, true),
+            Step::Failed { position, attempt, .. } => (*position, attempt, false),
+            _ => return Ok(()),
+        };
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
         let id = resident.subscription;
         self.load_calls(id)?;
         let Some(resident) = self.lanes.get(slot) else { return Ok(()) };
-        let Some((_, entry)) = resident.lane.head() else { return Ok(()) };
+        let head = resident.lane.head().map(|(_, entry)| entry).filter(|entry| entry.position == position);
+        let Some(entry) = head.or_else(|| resident.lane.queue().first()) else { return Ok(()) };
         let (event, number, workflow) = (entry.address(), entry.number, &*resident.key);
-        let duration_ms = attempt.duration_ms;
+        let (step, duration_ms) = (at, attempt.duration_ms);
         let call = Delivered { step, event, time, duration_ms, succeeded, number, workflow };
         let full = append(&mut self.subscriptions, id, &call);
         self.store_calls_chunk(id, full)

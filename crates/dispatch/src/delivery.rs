@@ -3,6 +3,7 @@
 //! Slots go round-robin over subscriptions, and within a subscription over its ready lanes. A subscription always
 //! gets its share of the global limit. Beyond its share it may use slots that no other subscription can claim.
 
+mod batch;
 mod room;
 mod slots;
 mod starting;
@@ -134,7 +135,7 @@ impl Engine {
         if self.condition.failed.is_some() {
             return;
         }
-        if !self.store.log.has_room_for_steps(STEP_BYTES_MAX) {
+        if !self.has_room_for_outcome(ticket) {
             return self.calls.stall(ticket, outcome);
         }
         let done = match outcome {
@@ -189,13 +190,15 @@ impl Engine {
     }
 
     pub(crate) fn finish(&mut self, ticket: Ticket, outcome: CallOutcome) -> Result<(), Failure> {
+        let batch = self.calls.take_batch(ticket);
         let Some(flight) = self.close(ticket) else { return Ok(()) };
         self.tell_breaker(&flight, &outcome);
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(()) };
         let took_ms = self.now.since(flight.started);
         let is_endpoint = subscription.document.spec.target.endpoint().is_some();
         let verdict = if is_endpoint { outcome.endpoint_verdict() } else { outcome.verdict() };
-        self.metrics.processed(subscription.name(), flight.kind, verdict == Verdict::Delivered, took_ms);
+        let delivered_after_ms = (verdict == Verdict::Delivered).then(|| self.now.since(flight.accepted));
+        self.metrics.processed(subscription.name(), flight.kind, delivered_after_ms, took_ms);
         if is_endpoint && let Some(subscription) = self.subscriptions.get_mut(flight.subscription) {
             subscription.flow.adapt(&outcome, subscription.document.spec.concurrency);
         }
@@ -208,7 +211,10 @@ impl Engine {
             answer: outcome.answer(),
         };
         if verdict == Verdict::Delivered {
-            return self.log_step(flight, Step::Delivered { position, attempt });
+            return match batch {
+                Some(batch) => self.acknowledge_batch(&flight, position, &batch, &outcome, attempt),
+                None => self.log_step(flight, Step::Delivered { position, attempt }),
+            };
         }
         let retry_at = self.now + self.retry_delay_ms(&flight, &outcome);
         let mut error = outcome.describe();

@@ -22,7 +22,7 @@ pub use config::Config;
 pub use failure::Failure;
 pub(crate) use failure::if_readable;
 
-pub use crate::calls::{Delivery, InFlight, Place, Ticket, Who};
+pub use crate::calls::{Delivery, Following, InFlight, Place, Ticket, Who};
 pub use crate::commits::{Completion, SYNC_DELAY_MS, Token};
 
 use crate::audit::Entry;

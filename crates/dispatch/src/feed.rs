@@ -32,8 +32,8 @@ const CHUNKS_PER_ROUND: u64 = 64;
 #[derive(Default)]
 pub struct Feed {
     pub ends: Ends,
-    /// The entries of the last chunk; `None` while they are only on disk.
-    tail: Option<Vec<FeedEntry>>,
+    /// The entries of the last chunk, encoded; `None` while they are only on disk.
+    tail: Option<Vec<u8>>,
     /// The attempts to deliver these events.
     pub calls: Deliveries,
 }
@@ -72,9 +72,7 @@ pub struct FeedEntry {
 impl Feed {
     /// The ends of the feed and of the attempts that are not on disk yet.
     pub fn memory_bytes(&self) -> usize {
-        let entries = self.tail.iter().flatten();
-        let tail: usize = entries.map(|entry| size_of::<FeedEntry>() + entry.workflow.len()).sum();
-        size_of::<Feed>() + tail + self.calls.memory_bytes()
+        size_of::<Feed>() + self.tail.as_ref().map_or(0, Vec::capacity) + self.calls.memory_bytes()
     }
 }
 
@@ -88,7 +86,7 @@ impl Engine {
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
             let previous = resident.before.placed.replace(event_id);
             let (workflow, number) = (resident.key.clone(), entry.number);
-            self.append_to_feed(id, new_entry(event_id, &entry, number, workflow, previous))?;
+            self.append_to_feed(id, &new_entry(event_id, &entry, number, workflow, previous))?;
         }
         Ok(())
     }
@@ -99,7 +97,7 @@ impl Engine {
             return Ok(());
         }
         let Some(event_id) = self.event_id_of(id, entry.address())? else { return Ok(()) };
-        self.append_to_feed(id, new_entry(event_id, entry, LaneNumber(0), "".into(), None))
+        self.append_to_feed(id, &new_entry(event_id, entry, LaneNumber(0), "".into(), None))
     }
 
     pub(crate) fn has_feed(&self, id: SubscriptionId) -> bool {
@@ -117,7 +115,7 @@ impl Engine {
         self.read_back(at, |_, event| EventId::new(&document.namespace, event.source(), event.id()))
     }
 
-    fn append_to_feed(&mut self, id: SubscriptionId, entry: FeedEntry) -> Result<(), Failure> {
+    fn append_to_feed(&mut self, id: SubscriptionId, entry: &FeedEntry) -> Result<(), Failure> {
         self.load_tail(id)?;
         let rows = &mut self.store.rows;
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
@@ -126,9 +124,9 @@ impl Engine {
         rows.put(&rows::feed_id(id, entry.id), &feed.ends.count.to_be_bytes());
         let chunk = chunk_of(FeedNumber(feed.ends.count));
         let tail = feed.tail.get_or_insert_default();
-        tail.push(entry);
+        entry.encode(tail);
         if feed.ends.count.is_multiple_of(CHUNK) {
-            rows.put(&rows::feed(id, chunk), &encode(tail));
+            rows.put(&rows::feed(id, chunk), tail);
             tail.clear();
         }
         Ok(())
@@ -141,7 +139,7 @@ impl Engine {
         };
         let tail = match feed.ends.count.is_multiple_of(CHUNK) {
             true => Vec::new(),
-            false => self.stored_chunk(id, chunk_of(FeedNumber(feed.ends.count)))?,
+            false => self.stored_row(id, chunk_of(FeedNumber(feed.ends.count)))?,
         };
         if let Some(feed) = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.feed.as_deref_mut()) {
             feed.tail = Some(tail);
@@ -149,20 +147,18 @@ impl Engine {
         Ok(())
     }
 
-    fn stored_chunk(&self, id: SubscriptionId, chunk: u64) -> Result<Vec<FeedEntry>, Failure> {
-        match self.store.rows.get(&rows::feed(id, chunk))? {
-            Some(row) => Ok(decode(&row)?),
-            None => Ok(Vec::new()),
-        }
+    /// The row of a chunk. Empty if it is missing.
+    fn stored_row(&self, id: SubscriptionId, chunk: u64) -> Result<Vec<u8>, Failure> {
+        Ok(self.store.rows.get(&rows::feed(id, chunk))?.unwrap_or_default())
     }
 
     /// The entries of a chunk, from memory or from its row.
     fn feed_chunk(&self, id: SubscriptionId, chunk: u64) -> Result<Vec<FeedEntry>, Failure> {
         let feed = self.subscriptions.get(id).and_then(|s| s.on_disk.feed.as_deref());
         let is_last = |feed: &&Feed| feed.ends.count / CHUNK == chunk;
-        match feed.filter(is_last).and_then(|feed| feed.tail.clone()) {
-            Some(tail) => Ok(tail),
-            None => self.stored_chunk(id, chunk),
+        match feed.filter(is_last).and_then(|feed| feed.tail.as_deref()) {
+            Some(tail) => Ok(decode(tail)?),
+            None => Ok(decode(&self.stored_row(id, chunk)?)?),
         }
     }
 
@@ -174,17 +170,15 @@ impl Engine {
         let Some(event_id) = self.event_id_of(id, at)? else { return Ok(()) };
         let Some(number) = self.feed_number(id, event_id)? else { return Ok(()) };
         self.load_tail(id)?;
-        let (chunk, place) = (chunk_of(number), place_in_chunk(number));
+        let chunk = chunk_of(number);
+        let mut entries = self.feed_chunk(id, chunk)?;
+        entries.get_mut(place_in_chunk(number)).into_iter().for_each(|entry| entry.is_gone = true);
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(feed) = subscription.on_disk.feed.as_deref_mut() else { return Ok(()) };
-        let last = feed.ends.count / CHUNK;
-        if let Some(tail) = feed.tail.as_mut().filter(|_| last == chunk) {
-            tail.get_mut(place).into_iter().for_each(|entry| entry.is_gone = true);
-            return Ok(());
+        match feed.tail.as_mut().filter(|_| feed.ends.count / CHUNK == chunk) {
+            Some(tail) => *tail = encode(&entries),
+            None => self.store.rows.put(&rows::feed(id, chunk), &encode(&entries)),
         }
-        let mut entries = self.stored_chunk(id, chunk)?;
-        entries.get_mut(place).into_iter().for_each(|entry| entry.is_gone = true);
-        self.store.rows.put(&rows::feed(id, chunk), &encode(&entries));
         Ok(())
     }
 
@@ -212,7 +206,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return };
         let Some(feed) = subscription.on_disk.feed.as_deref_mut() else { return };
         if let Some(tail) = feed.tail.take().filter(|tail| !tail.is_empty()) {
-            rows.put(&rows::feed(id, feed.ends.count / CHUNK), &encode(&tail));
+            rows.put(&rows::feed(id, feed.ends.count / CHUNK), &tail);
         }
         if let Some((chunk, tail)) = feed.calls.take_tail() {
             rows.put(&rows::calls(id, chunk), &tail);
@@ -292,25 +286,29 @@ fn place_in_chunk(number: FeedNumber) -> usize {
     ((number.0 - 1) % CHUNK) as usize
 }
 
-fn encode(entries: &[FeedEntry]) -> Vec<u8> {
-    let mut out = Vec::with_capacity(entries.len() * 72);
-    for entry in entries {
-        out.extend_from_slice(&entry.id.0);
-        let flag = match entry.flag {
+impl FeedEntry {
+    fn encode(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.id.0);
+        let flag = match self.flag {
             Flag::None => 0,
             Flag::Late => 1,
             Flag::Gap => 2,
         };
-        out.push(flag | u8::from(entry.is_gone) << 2 | u8::from(entry.previous.is_some()) << 3);
-        if let Some(previous) = entry.previous {
+        out.push(flag | u8::from(self.is_gone) << 2 | u8::from(self.previous.is_some()) << 3);
+        if let Some(previous) = self.previous {
             out.extend_from_slice(&previous.0);
         }
-        put_varint(&mut out, entry.position.0);
-        put_varint(&mut out, entry.at.0);
-        put_varint(&mut out, entry.accepted.0);
-        put_varint(&mut out, entry.number.0);
-        put_bytes(&mut out, entry.workflow.as_bytes());
+        put_varint(out, self.position.0);
+        put_varint(out, self.at.0);
+        put_varint(out, self.accepted.0);
+        put_varint(out, self.number.0);
+        put_bytes(out, self.workflow.as_bytes());
     }
+}
+
+fn encode(entries: &[FeedEntry]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(entries.len() * 72);
+    entries.iter().for_each(|entry| entry.encode(&mut out));
     out
 }
 

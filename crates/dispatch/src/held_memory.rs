@@ -9,7 +9,8 @@
 //! may use a reserve that is large enough for the largest of them.
 //!
 //! Holders do not give back what they have. If each newcomer took half of the free memory, nothing would be left. So
-//! a quarter is reserved for small holders: each gets a small share of what is left of it, and a few KiB in any case.
+//! a quarter is reserved for small holders: each gets a small share of the free part of that quarter, and a few
+//! KiB in any case.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
@@ -53,7 +54,7 @@ pub struct Part {
     used: AtomicUsize,
     /// The holder that uses the reserve; 0 for none.
     favoured: AtomicU64,
-    /// What that holder has taken from the reserve, which does not reduce the room of others.
+    /// The bytes that the holder has taken from the reserve. They do not reduce the room of others.
     extra: AtomicUsize,
     next_id: AtomicU64,
     /// How often a holder had to wait.

@@ -37,6 +37,7 @@ mod residency;
 mod retiring;
 mod rows;
 pub mod runner;
+pub mod schema_checks;
 pub mod secrets;
 pub mod snapshot;
 mod subscription;

@@ -36,7 +36,6 @@ pub struct Maintenance {
     pub reads_on: bool,
     /// How many unread events of a subscription are listed in memory.
     pub listed_max: usize,
-    /// The entries of the audit log, cached after the first lookup.
     pub audit: Option<Numbers>,
     pub expire_audit_at: Millis,
 }
@@ -82,6 +81,7 @@ impl Engine {
         }
         self.expire_marks()?;
         self.expire_all_letters()?;
+        self.expire_audit()?;
         if self.maintenance.next_round <= self.now {
             self.maintenance.next_round = self.now + ROUND_MS;
             self.round()?;
@@ -102,7 +102,6 @@ impl Engine {
             self.expire_disabled(id)?;
         }
         self.limit_retired()?;
-        self.expire_audit()?;
         self.expire_old_marks();
         Ok(())
     }

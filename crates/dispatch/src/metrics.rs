@@ -22,6 +22,8 @@ pub struct Metrics {
     /// Events rejected by the limits of a namespace.
     pub namespace_rejected: BTreeMap<(String, &'static str), u64>,
     pub unmatched: u64,
+    /// Events rejected because of the disk.
+    pub unavailable: u64,
     pub damaged: u64,
     pub breaker_opened: u64,
     /// How often a subscription had to wait for memory.
@@ -51,6 +53,8 @@ pub struct Processed {
     pub delivered: u64,
     pub failed: u64,
     pub took_ms: Histogram,
+    /// Time from the acceptance of an event to its delivery.
+    pub delivered_after_ms: Histogram,
 }
 
 /// Counts by powers of two: bucket `n` counts values below 2^n.
@@ -75,6 +79,13 @@ impl Histogram {
         self.buckets[bucket] += 1;
         self.count += 1;
         self.sum += value;
+    }
+
+    /// Adds all values of another histogram.
+    pub fn merge(&mut self, other: &Histogram) {
+        self.buckets.iter_mut().zip(other.buckets).for_each(|(own, more)| *own += more);
+        self.count += other.count;
+        self.sum += other.sum;
     }
 
     /// The upper bound and cumulative count of each bucket.
@@ -108,6 +119,7 @@ impl Metrics {
             backlog_rejected: BTreeMap::new(),
             namespace_rejected: BTreeMap::new(),
             unmatched: 0,
+            unavailable: 0,
             damaged: 0,
             breaker_opened: 0,
             room_waits: 0,
@@ -190,15 +202,27 @@ impl Metrics {
         *self.dead_letters_dropped.entry((subscription.to_owned(), reason)).or_default() += count;
     }
 
-    pub fn processed(&mut self, subscription: &str, kind: TypeId, delivered: bool, took_ms: u64) {
+    /// Counts a call. If it succeeded, `delivered_after_ms` is the time since the event was accepted.
+    pub fn processed(
+        &mut self,
+        subscription: &str,
+        kind: TypeId,
+        delivered_after_ms: Option<u64>,
+        took_ms: u64,
+    ) {
         let by_type = match self.processed.get_mut(subscription) {
             Some(by_type) => by_type,
             None => self.processed.entry(subscription.to_owned()).or_default(),
         };
         let processed = of_type(by_type, kind);
-        processed.delivered += u64::from(delivered);
-        processed.failed += u64::from(!delivered);
         processed.took_ms.add(took_ms);
+        match delivered_after_ms {
+            Some(age_ms) => {
+                processed.delivered += 1;
+                processed.delivered_after_ms.add(age_ms);
+            }
+            None => processed.failed += 1,
+        }
     }
 
     /// Calls of a subscription by event type.
@@ -274,7 +298,7 @@ mod tests {
         let mut metrics = Metrics::new(20);
         for n in 0..30 {
             let kind = metrics.type_id(&format!("t{n}"));
-            metrics.processed("s", kind, n % 2 == 0, 1);
+            metrics.processed("s", kind, (n % 2 == 0).then_some(5), 1);
         }
         let seen = metrics.processed_of("s");
         assert_eq!(seen.len(), PROCESSED_TYPES_MAX + 1, "{:?}", seen.keys());

@@ -10,7 +10,7 @@ use crate::operate::{Leftover, Put, Refused};
 use crate::subscription::Subscription;
 use hashbrown::HashMap;
 use klambda_core::ids::NamespaceId;
-use klambda_core::namespace::{self, Document, Limits};
+use klambda_core::namespace::{self, Document, Limits, SchemaCheck};
 use klambda_core::subscription::CONTROLLER;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
@@ -37,8 +37,11 @@ pub(crate) struct Namespaces {
 pub(crate) struct Namespace {
     pub name: String,
     pub limits: Limits,
+    pub schema_check: SchemaCheck,
     pub created: Millis,
     pub intake: Intake,
+    /// Events accepted since the server started. Kept in memory only.
+    pub accepted: u64,
 }
 
 /// A token bucket that holds the events of one second at most. Kept in memory only.
@@ -77,7 +80,8 @@ struct StoredNamespace {
 impl Default for Namespaces {
     fn default() -> Namespaces {
         let mut namespaces = Namespaces { all: HashMap::new(), names: HashMap::new() };
-        let default = Document { name: namespace::DEFAULT.to_owned(), limits: Limits::default() };
+        let (name, limits) = (namespace::DEFAULT.to_owned(), Limits::default());
+        let default = Document { name, limits, schema_check: SchemaCheck::default() };
         namespaces.put(NamespaceId(0), default, Millis::ZERO);
         namespaces
     }
@@ -104,10 +108,11 @@ impl Namespaces {
     }
 
     fn put(&mut self, id: NamespaceId, document: Document, created: Millis) {
-        let Document { name, limits } = document;
+        let Document { name, limits, schema_check } = document;
         self.names.insert(name.clone(), id);
-        let intake = self.all.get(&id).map(|known| known.intake).unwrap_or_default();
-        self.all.insert(id, Namespace { name, limits, created, intake });
+        let known = self.all.remove(&id).map(|known| (known.intake, known.accepted));
+        let (intake, accepted) = known.unwrap_or_default();
+        self.all.insert(id, Namespace { name, limits, schema_check, created, intake, accepted });
     }
 
     fn remove(&mut self, name: &str) {
@@ -133,7 +138,7 @@ impl Namespaces {
 
 impl Namespace {
     pub fn document(&self) -> Document {
-        Document { name: self.name.clone(), limits: self.limits }
+        Document { name: self.name.clone(), limits: self.limits, schema_check: self.schema_check }
     }
 
     /// True if one more event is within the rate limit.
@@ -182,6 +187,11 @@ impl Engine {
         self.namespaces.all.iter().map(|(id, namespace)| (*id, namespace.name.clone())).collect()
     }
 
+    /// What each namespace does with events that do not match their schema.
+    pub fn schema_checks(&self) -> impl Iterator<Item = (&str, SchemaCheck)> {
+        self.namespaces.values().map(|namespace| (namespace.name.as_str(), namespace.schema_check))
+    }
+
     fn namespace(&self, name: &str) -> Option<&Namespace> {
         self.namespaces.named(name).and_then(|id| self.namespaces.get(id))
     }
@@ -214,7 +224,7 @@ impl Engine {
         let max = self.config.namespaces_max;
         let known = self.namespaces.named(&document.name).and_then(|id| self.namespaces.get(id));
         match known {
-            Some(known) if known.limits == document.limits => Ok(Put::Unchanged),
+            Some(known) if known.document() == *document => Ok(Put::Unchanged),
             Some(_) => Ok(Put::Changed),
             None if self.namespaces.all.len() < max => Ok(Put::Created),
             None => {

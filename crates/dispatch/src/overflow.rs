@@ -126,12 +126,28 @@ impl Engine {
         for skipped in 0..EXPIRED_AT_ONCE as u64 {
             self.must_write()?;
             let oldest = self.oldest_droppable(id)?.filter(|oldest| oldest.entry.accepted < from);
-            let Some(oldest) = oldest.filter(|_| self.is_disabled(id)) else { return Ok((skipped, false)) };
+            let Some(oldest) = oldest.filter(|_| self.is_disabled(id)) else {
+                return Ok((skipped, self.read_before(id, from)?));
+            };
             self.drop_event(id, &oldest)?;
             let Some(subscription) = self.subscriptions.get(id) else { return Ok((skipped, false)) };
             self.metrics.dead_letter_dropped(subscription.name(), "skipped");
         }
         Ok((EXPIRED_AT_ONCE as u64, true))
+    }
+
+    /// Reads unread events of a disabled endpoint that were accepted before a time. They take their places first, so that
+    /// the feed has them. Returns true if there were some.
+    fn read_before(&mut self, id: SubscriptionId, from: Millis) -> Result<bool, Failure> {
+        let is_unread = |s: &Subscription| {
+            let is_readable = s.unread.unreadable.is_none() && s.next_rules.document.is_none();
+            s.is_behind() && is_readable && s.tally.later > 0 && s.tally.later_since < from
+        };
+        if !self.is_disabled(id) || !self.subscriptions.get(id).is_some_and(is_unread) {
+            return Ok(false);
+        }
+        self.catch_up(id)?;
+        Ok(true)
     }
 
     pub fn is_endpoint_disabled(&self, name: &str) -> Result<bool, Refused> {

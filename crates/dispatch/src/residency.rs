@@ -71,7 +71,8 @@ impl Engine {
         row.map(|row| self.decode_lane(id, key, &row)).transpose()
     }
 
-    fn decode_lane(&self, id: SubscriptionId, key: &str, row: &[u8]) -> Result<Resident, Failure> {
+    /// Reads a lane from its row.
+    pub(crate) fn decode_lane(&self, id: SubscriptionId, key: &str, row: &[u8]) -> Result<Resident, Failure> {
         let mut resident = Resident::new(id, key, Lane::new(Millis::ZERO));
         let r = &mut Reader::new(row);
         resident.last_step = LogAddress(r.varint()?);

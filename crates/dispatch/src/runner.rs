@@ -373,7 +373,7 @@ impl Runner {
         Token(self.next_token)
     }
 
-    /// Carries out what the engine asks for.
+    /// Starts the work that the engine requests.
     fn act(&mut self) {
         let now = Instant::now();
         for answer in self.engine.take_completions() {

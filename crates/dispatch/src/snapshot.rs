@@ -59,7 +59,7 @@ impl Snapshot {
         self.write_tar_after(out, |_| Ok(()))
     }
 
-    /// The same, with what is not the engine's before it.
+    /// The same, with files of other parts before it.
     pub fn write_tar_after<W: Write>(
         &self,
         out: W,

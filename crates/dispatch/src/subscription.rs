@@ -14,6 +14,7 @@ use klambda_core::lane::{Entry, Policy, State};
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, Ordering};
 use klambda_core::time::Millis;
+use klambda_core::webhook::Batch;
 use klambda_store::address::{Kept, LogAddress};
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -100,7 +101,7 @@ impl Flow {
             (CallOutcome::Status { code: 429 | 502 | 504, .. }, slowed) => {
                 self.slowed_to = Some((slowed.unwrap_or(self.in_flight + 1) / 2).max(1));
             }
-            (CallOutcome::Status { code: 200..=299, .. }, Some(slowed)) => {
+            (CallOutcome::Status { code: 200..=299, .. } | CallOutcome::Prefix { .. }, Some(slowed)) => {
                 self.slowed_to = Some(slowed + 1).filter(|calls| *calls < concurrency);
             }
             _ => {}
@@ -404,6 +405,11 @@ impl Subscription {
 
     pub fn is_ordered(&self) -> bool {
         self.document.spec.ordering == Ordering::Ordered
+    }
+
+    /// The limits of calls with several events, for a webhook endpoint that takes them.
+    pub fn batch(&self) -> Option<Batch> {
+        self.document.spec.target.endpoint()?.batch
     }
 
     /// True if a call could be made, subject to limits and the state of the target.

@@ -154,7 +154,11 @@ async fn work(shared: Arc<Shared>, worker: Arc<Worker>) {
 
 /// Copies a large event. As a slice of the log it would keep everything in memory that was written with it.
 fn watch(delivery: &mut Delivery, sent: &Sent) {
-    if delivery.record.len() >= COUNTED_BYTES_MIN {
+    if !delivery.following.is_empty() {
+        // The bytes of a batch count until its call ends.
+        delivery.record = Bytes::copy_from_slice(&delivery.record);
+        delivery.copy_following();
+    } else if delivery.record.len() >= COUNTED_BYTES_MIN {
         let record = std::mem::take(&mut delivery.record).to_vec();
         delivery.record = Bytes::from_owner(Unsent { record, ticket: delivery.ticket, sent: sent.clone() });
     }

@@ -176,6 +176,64 @@ fn the_oldest_go_when_they_are_too_many_or_too_old() {
     world.must_be_sound();
 }
 
+/// Writes entries, each with a change of its own.
+fn note_all(world: &mut World, entries: impl IntoIterator<Item = Entry>) {
+    for (n, noted) in entries.into_iter().enumerate() {
+        let change = |engine: &mut Engine| engine.put_documents(&[note(n as u32)], &[]).expect("written");
+        world.engine.audited(&noted, change);
+        if n % 20 == 0 {
+            world.engine.when_durable(Token(0));
+            world.settle();
+        }
+    }
+}
+
+/// The names of a namespace's entries, oldest first, read in pages.
+fn names(engine: &mut Engine, namespace: Option<&str>) -> Vec<String> {
+    let (mut names, mut before) = (Vec::new(), None);
+    loop {
+        let is_wanted = |audited: &Audited| audited.entry.namespace.as_deref() == namespace;
+        let (page, next) = engine.audit_page(before, 100, is_wanted).expect("read");
+        names.extend(page.into_iter().map(|audited| audited.entry.name));
+        before = next;
+        if next.is_none() {
+            names.reverse();
+            return names;
+        }
+    }
+}
+
+#[test]
+fn a_busy_namespace_removes_only_its_own_entries() {
+    let config = Config { audit_entries_max: 300, ..world::config() };
+    let mut world = World::with(6, config);
+    let of = |namespace: Option<&str>, name: String| Entry {
+        namespace: namespace.map(str::to_owned),
+        ..entry("put", &name)
+    };
+    let numbered = |namespace: &'static str, from: u32, to: u32| {
+        (from..to).map(move |n| of(Some(namespace), n.to_string()))
+    };
+    note_all(&mut world, numbered("quiet", 0, 40));
+    note_all(&mut world, (0..10).map(|n| of(None, n.to_string())));
+    note_all(&mut world, numbered("busy", 0, 2000));
+    let due = |world: &mut World| (0..100).for_each(|_| world.pass(1_000));
+    due(&mut world);
+    let last = |from: u32, to: u32| (from..to).map(|n| n.to_string()).collect::<Vec<_>>();
+    let kept = |world: &mut World| {
+        [Some("quiet"), None, Some("busy")].map(|namespace| names(&mut world.engine, namespace))
+    };
+    assert_eq!(kept(&mut world), [last(0, 40), last(0, 10), last(1750, 2000)]);
+    // After a restart, the entries are counted again.
+    world.restart(&mut |_| 0);
+    world.pass(1_000);
+    note_all(&mut world, numbered("busy", 2000, 2100));
+    note_all(&mut world, numbered("quiet", 40, 400));
+    due(&mut world);
+    assert_eq!(kept(&mut world), [last(255, 400), last(0, 10), last(1955, 2100)], "(300 - 10) / 2 each");
+    world.must_be_sound();
+}
+
 #[test]
 fn long_texts_are_cut_and_lines_are_one() {
     let mut world = World::new(5);

@@ -18,7 +18,10 @@ use serde_json::{Value as Json, json};
 use world::World;
 
 fn namespace(world: &mut World, name: &str, limits: Limits) -> Put {
-    let put = world.engine.put_namespace(&Document { name: name.into(), limits }).expect("put");
+    let put = world
+        .engine
+        .put_namespace(&Document { name: name.into(), limits, schema_check: Default::default() })
+        .expect("put");
     world.settle();
     put
 }

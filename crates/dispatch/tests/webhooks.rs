@@ -414,3 +414,109 @@ fn ids_that_retention_has_passed_are_known_for_as_long_again() {
     assert!(matches!(look(&world), Err(Unavailable::Unknown { oldest: Some(_) })), "{:?}", look(&world));
     world.must_be_sound();
 }
+
+#[test]
+fn an_acknowledgement_of_an_unordered_endpoint_covers_every_event_up_to_its_own() {
+    let mut world = World::new(1);
+    world.put(endpoint(json!({"ordering": "unordered", "concurrency": 3})));
+    for id in ["u1", "u2", "u3", "u4", "u5", "u6"] {
+        world.send_as("k", None, id);
+    }
+    world.settle();
+    let first = world.take_open();
+    assert_eq!(first.len(), 3);
+    // Paused, so that u4, u5 and u6 stay in the queue.
+    world.engine.pause_subscription(NAME, true).expect("paused");
+    first[..2].iter().for_each(|delivery| world.engine.outcome(delivery.ticket, error(500)));
+    world.settle();
+    world.pass(1200);
+    world.engine.pause_subscription(NAME, false).expect("resumed");
+    world.settle();
+    let second = world.take_open();
+    assert_eq!(second.len(), 2, "the retries of u1 and u2");
+    world.engine.pause_subscription(NAME, true).expect("paused");
+    // u1 becomes a dead letter, u2 stays open, u3 waits for its retry.
+    world.engine.outcome(second[0].ticket, error(500));
+    world.engine.outcome(first[2].ticket, error(500));
+    world.settle();
+    assert_eq!((world.engine.waiting(), world.engine.dead_letters()), (5, 1));
+    let acknowledge = |world: &mut World, id: &str| {
+        let (mut events, mut busy, mut from) = (0, 0, String::new());
+        loop {
+            let part = world.engine.acknowledge_part(NAME, event_id(id), None, &from).expect("acknowledged");
+            (events, busy) = (events + part.events, busy + part.busy);
+            match part.next {
+                Some(next) => from = next,
+                None => return (events, busy),
+            }
+        }
+    };
+    assert_eq!(acknowledge(&mut world, "u5"), (4, 1), "u2 is open");
+    world.engine.outcome(second[1].ticket, error(500));
+    world.settle();
+    assert_eq!(acknowledge(&mut world, "u5"), (1, 0), "it failed and is acknowledged all the same");
+    assert_eq!((world.engine.waiting(), world.engine.dead_letters()), (1, 0));
+    assert_eq!(acknowledge(&mut world, "u5"), (0, 0));
+    let of_workflow = world.engine.acknowledge_part(NAME, event_id("u5"), Some("k"), "");
+    assert!(of_workflow.is_err_and(|refused| format!("{refused:?}").contains("workflowId")));
+    world.engine.when_durable(Token(0));
+    world.settle();
+    world.restart(&mut |_| 0);
+    world.settle();
+    assert_eq!((world.engine.waiting(), feed(&world).len()), (1, 6), "the feed stays complete");
+    world.must_be_sound();
+}
+
+#[test]
+fn unread_events_are_skipped_too_when_an_endpoint_is_enabled_from_a_time() {
+    let mut world = World::new(1);
+    let mut document = endpoint(json!({}));
+    document["spec"]["backlog"]["maxEvents"] = json!(4);
+    world.put(document);
+    world.engine.set_endpoint_enabled(NAME, false).expect("disabled");
+    for n in 1..=20 {
+        world.send_as("a", None, &format!("a{n}"));
+        world.pass(10);
+    }
+    assert!(world.engine.unread() > 5, "{} unread", world.engine.unread());
+    let from = world.engine.now();
+    world.send_as("a", None, "a21");
+    world.settle();
+    let mut skipped = 0;
+    for _ in 0..100 {
+        let (events, more) = world.engine.skip_before(NAME, from).expect("skipped");
+        skipped += events;
+        if !more {
+            break;
+        }
+        world.pass(10);
+    }
+    assert_eq!((skipped, feed(&world).len()), (20, 21), "the feed is complete");
+    check_chains(&feed(&world));
+    world.engine.set_endpoint_enabled(NAME, true).expect("enabled");
+    world.pass(1000);
+    let open = world.take_open();
+    let place = open[0].place.as_ref().expect("ordered");
+    assert_eq!((open.len(), place.number.0, place.flag), (1, 21, Flag::Gap));
+    world.must_be_sound();
+}
+
+/// The process may end during the call.
+#[test]
+fn a_resend_is_audited_before_its_call() {
+    let mut world = World::new(1);
+    world.put(endpoint(json!({})));
+    send_many(&mut world, 1);
+    let entry = klambda_dispatch::audit::Entry { verb: "resend".into(), ..Default::default() };
+    let (begun, is_audited) =
+        world.engine.audited(&entry, |engine| engine.begin_resend(NAME, event_id("e1")).is_ok());
+    assert!(begun && is_audited);
+    world.engine.when_durable(Token(0));
+    world.settle();
+    world.restart(&mut |_| 0);
+    let (entries, _) = world.engine.audit_page(None, 10, |_| true).expect("entries");
+    assert_eq!(entries.iter().map(|audited| &*audited.entry.verb).collect::<Vec<_>>(), ["resend"]);
+    let (begun, is_audited) =
+        world.engine.audited(&entry, |engine| engine.begin_resend(NAME, event_id("e9")).is_ok());
+    assert!(!begun && !is_audited, "a refused request leaves no entry");
+}

@@ -2,7 +2,7 @@
 
 use crate::resource::{API_VERSION, ResourceKind};
 use crate::schema;
-use klambda_core::{subscription, webhook};
+use klambda_core::{event_type, subscription, webhook};
 use serde_json::{Value, json};
 
 /// An `apiextensions.k8s.io/v1` definition for `kubectl apply`.
@@ -39,7 +39,7 @@ fn definition(kind: &str, short_names: &[&str], columns: Value, schema: Value) -
 
 pub fn definitions() -> Vec<Value> {
     let functions = ResourceKind::ALL.into_iter().map(of_functions);
-    functions.chain([of_subscriptions(), of_webhooks()]).collect()
+    functions.chain([of_subscriptions(), of_webhooks(), of_event_types()]).collect()
 }
 
 fn of_functions(kind: ResourceKind) -> Value {
@@ -104,4 +104,16 @@ fn of_webhooks() -> Value {
     let schema =
         json!({ "type": "object", "required": ["spec"], "properties": { "spec": spec, "status": status } });
     definition(webhook::KIND, &["wh"], columns, schema)
+}
+
+fn of_event_types() -> Value {
+    let columns = json!([
+        { "name": "Type", "type": "string", "jsonPath": ".spec.type" },
+        { "name": "Description", "type": "string", "jsonPath": ".spec.description" },
+        { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
+    ]);
+    let spec = event_type::spec_schema().published();
+    let status = json!({ "type": "object", "x-kubernetes-preserve-unknown-fields": true });
+    let schema = json!({ "type": "object", "properties": { "spec": spec, "status": status } });
+    definition(event_type::KIND, &["et"], columns, schema)
 }

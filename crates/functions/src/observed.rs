@@ -5,6 +5,7 @@ use crate::failure::Failure;
 use crate::resource::Scaling;
 use crate::secrets::Revisions;
 use klambda_core::time::Millis;
+use std::collections::BTreeMap;
 
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Observed {
@@ -16,6 +17,8 @@ pub struct Observed {
     pub artifacts: Vec<Artifact>,
     /// Every version that was deployed and not yet retired.
     pub versions: Vec<Version>,
+    /// The digests of images that were started, by name.
+    pub image_digests: BTreeMap<String, String>,
     pub subscription: Option<Subscription>,
     /// Conditions of the platform itself. `None` means ready.
     pub broker: Option<Saying>,

@@ -10,7 +10,7 @@ use crate::process::{Command, Limits};
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Stdio;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 use tokio::sync::OnceCell;
 
@@ -37,6 +37,8 @@ pub struct Image {
     /// Secrets that it finds as files, and the folders in which they are.
     pub files: Option<Arc<Files>>,
     pub mounts: Vec<(PathBuf, String)>,
+    /// Set when a replica starts, if the engine knows the digest.
+    pub digest: Arc<OnceLock<String>>,
 }
 
 /// A client with a working engine.
@@ -165,6 +167,14 @@ impl Engine {
         Err((Reason::ImageNotFound, refused(&said)))
     }
 
+    /// The digest of a pulled image. An image that was built on this machine has none.
+    pub async fn digest(&self, reference: &str) -> Option<String> {
+        let format = "{{json .RepoDigests}}";
+        let answer = self.ask(&["image", "inspect", "--format", format, "--", reference]).await?;
+        let names: Vec<String> = serde_json::from_str(answer.trim()).ok()?;
+        names.iter().find_map(|name| Some(name.rsplit_once('@')?.1.to_owned()))
+    }
+
     /// The address of a port of a container, once the port is published.
     pub async fn address(&self, name: &str, port: u16) -> Option<SocketAddr> {
         let answer = self.ask(&["port", name, &format!("{port}/tcp")]).await?;
@@ -227,6 +237,7 @@ mod tests {
             limits: Limits { memory_bytes: Some(1 << 20), cpu_millis: Some(1250) },
             files: None,
             mounts: vec![("/data/secrets/7".into(), "/run/s".into())],
+            digest: Arc::default(),
         };
         let command = engine.command(&image, "klambda-1-2");
         let words = command.arguments.join(" ");

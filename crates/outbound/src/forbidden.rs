@@ -12,8 +12,8 @@ pub enum Forbidden {
         address: IpAddr,
         rule: Rule,
     },
-    /// None of the addresses of this name is allowed. The addresses stay unnamed: whoever chooses a target must not learn
-    /// the names and addresses of an internal network.
+    /// None of the addresses of this name is allowed. The error does not contain the addresses: users who choose a
+    /// target must not learn the names and addresses of an internal network.
     Name {
         name: String,
         rule: Rule,

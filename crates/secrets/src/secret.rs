@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 
 pub const KEYS_MAX: usize = 64;
-/// What a secret takes when it is stored, with the names of its keys.
+/// The stored size of a secret, with the names of its keys.
 pub const BYTES_MAX: usize = 1 << 20;
 
 const FORMAT: u8 = 1;
@@ -25,7 +25,7 @@ pub struct Secret {
     values: BTreeMap<String, Sealed>,
 }
 
-/// What a write changes.
+/// The changes of a write.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Change {
     /// Remove all keys that are not set.

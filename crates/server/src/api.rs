@@ -2,12 +2,15 @@
 
 use crate::auth::{Access, Opener};
 use crate::connection::INTERNAL;
+use crate::cost::Meter;
+use crate::event_types::catalogue::Catalogue;
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
 use crate::listener::Stats;
 use crate::problem::Problem;
 use crate::secrets::vault::Vault;
 use crate::shutdown::Shutdown;
+use crate::webhooks::turns::Trials;
 use axum::extract::FromRequestParts;
 use http::HeaderMap;
 use http::request::Parts;
@@ -36,18 +39,31 @@ pub struct ApiState {
     pub control: Control,
     pub limiter: Limiter,
     pub requests: Requests,
-    /// Number of functions with metrics of their own.
-    pub metric_functions: usize,
+    pub metering: Metering,
     pub history: History,
-    pub limits: binding::Limits,
-    /// Events received without a `specversion`.
-    pub unversioned: AtomicU64,
+    pub intake: Intake,
     pub shutdown: Shutdown,
     pub access: Arc<Access>,
     pub connections: Connections,
     pub about: About,
     pub turns: Turns,
     pub secrets: Secrets,
+}
+
+/// Limits, counters and event types for accepting events.
+pub struct Intake {
+    pub limits: binding::Limits,
+    /// Events received without a `specversion`.
+    pub unversioned: AtomicU64,
+    /// Their types, and the checks of their data.
+    pub types: Arc<Catalogue>,
+}
+
+/// Settings of the metrics, and the costs so far.
+pub struct Metering {
+    /// Number of functions with metrics of their own.
+    pub functions: usize,
+    pub meter: Meter,
 }
 
 /// The two places of secrets.
@@ -75,8 +91,10 @@ pub struct Turns {
     pub readers: Arc<Semaphore>,
     /// Responses that contain one whole event. As JSON it can be six times as long as it was sent.
     pub shows: Semaphore,
-    /// Test calls of webhook endpoints.
-    pub trials: Semaphore,
+    /// Test calls and resends of webhook endpoints.
+    pub trials: Trials,
+    /// Open streams of the overview.
+    pub overviews: Arc<Semaphore>,
 }
 
 impl Default for Turns {
@@ -86,7 +104,8 @@ impl Default for Turns {
             backups: Arc::new(Semaphore::new(1)),
             readers: Arc::new(Semaphore::new(READERS_MAX)),
             shows: Semaphore::new(SHOWS_MAX),
-            trials: Semaphore::new(TRIALS_MAX),
+            trials: Trials::default(),
+            overviews: Arc::new(Semaphore::new(OVERVIEWS_MAX)),
         }
     }
 }
@@ -102,7 +121,7 @@ pub struct About {
 pub const TAILS_MAX: usize = 100;
 const READERS_MAX: usize = 4;
 const SHOWS_MAX: usize = 4;
-pub const TRIALS_MAX: usize = 16;
+pub const OVERVIEWS_MAX: usize = 100;
 
 /// Access to the API, available once the engine has recovered. Earlier requests are rejected.
 #[derive(Clone, Default)]

@@ -123,6 +123,7 @@ fn kind(path: &str) -> &str {
         ("webhooks", _) => "webhook",
         ("tokens", _) => "token",
         ("secrets", _) => "secret",
+        ("event-types", _) => "eventtype",
         ("namespaces", _) => "namespace",
         (other, _) => other,
     }

@@ -7,16 +7,18 @@ mod file;
 mod issued;
 mod jwt;
 mod mark;
+pub mod session;
 
 pub use file::{Error, Tokens};
 pub use issued::{Issued, LoadError, Refused};
 pub use jwt::{Error as JwtError, Jwt, keep as keep_keys};
 pub use mark::set as set_mark;
+use session::{Credentials, Sessions};
 
 use crate::problem::Problem;
 use axum::extract::FromRequestParts;
 use http::request::Parts;
-use http::{HeaderMap, HeaderValue, header};
+use http::{HeaderMap, HeaderValue};
 use klambda_access::{Identity, Token};
 use klambda_dispatch::Engine;
 use klambda_dispatch::runner::Clock;
@@ -34,6 +36,7 @@ pub struct Access {
     jwt: Option<Jwt>,
     /// True with a token file or an issuer. Otherwise the data folder decides, once the engine has recovered.
     needs_token: OnceLock<bool>,
+    sessions: Sessions,
 }
 
 /// The identity of a client. Cheap to clone.
@@ -58,6 +61,8 @@ pub enum Unknown {
     Refused(&'static str),
     /// A valid JWT whose claims give no role.
     NoRole,
+    /// The session of the page has ended, or its token has.
+    SessionEnded,
 }
 
 static ANONYMOUS: Identity = Identity::admin("anonymous");
@@ -146,8 +151,33 @@ impl Access {
     }
 
     pub fn of(&self, headers: &HeaderMap) -> Result<Who, Problem> {
-        let authorization = headers.get(header::AUTHORIZATION).map(HeaderValue::as_bytes);
-        self.who(authorization).map_err(|unknown| self.problem(unknown))
+        self.who_has(&Credentials::of(headers)).map_err(|unknown| self.problem(unknown))
+    }
+
+    /// The identity behind the credentials of a request: a token, or a session of the page.
+    pub fn who_has(&self, credentials: &Credentials) -> Result<Who, Unknown> {
+        let id = match credentials {
+            Credentials::Header(authorization) => {
+                return self.who(authorization.as_ref().map(HeaderValue::as_bytes));
+            }
+            _ if self.is_open() => return self.who(None),
+            Credentials::Foreign => return Err(Unknown::Refused(session::FOREIGN)),
+            Credentials::Session(id) => id,
+        };
+        let authorization = self.sessions.authorization(id).ok_or(Unknown::SessionEnded)?;
+        self.who(Some(&authorization)).map_err(|unknown| match unknown {
+            Unknown::NotReady | Unknown::NoKeys => unknown,
+            _ => Unknown::SessionEnded,
+        })
+    }
+
+    /// Whether a token is valid, given as the value of `Authorization`.
+    pub fn check(&self, authorization: &[u8]) -> Result<Who, Problem> {
+        self.who(Some(authorization)).map_err(|unknown| self.problem(unknown))
+    }
+
+    pub fn sessions(&self) -> &Sessions {
+        &self.sessions
     }
 
     fn problem(&self, unknown: Unknown) -> Problem {
@@ -188,6 +218,7 @@ impl From<Unknown> for Problem {
             Unknown::NoToken => Problem::unauthorized(NO_TOKEN),
             Unknown::WrongToken => Problem::unauthorized(WRONG_TOKEN),
             Unknown::ExpiredToken => Problem::unauthorized(EXPIRED_TOKEN),
+            Unknown::SessionEnded => Problem::unauthorized("the session has ended; sign in again"),
             Unknown::Refused(why) => Problem::unauthorized(why),
             Unknown::NoRole => Problem::forbidden(
                 "the token grants no role: it needs the claims that auth.jwt.roleClaim and auth.jwt.namespacesClaim name",
@@ -223,12 +254,12 @@ const STREAM_LOOK: Duration = Duration::from_millis(250);
 /// The credentials that opened a stream. The stream ends when they are no longer valid.
 pub struct Opener {
     access: Arc<Access>,
-    authorization: Option<HeaderValue>,
+    credentials: Credentials,
 }
 
 impl Opener {
     pub fn new(access: Arc<Access>, headers: &HeaderMap) -> Opener {
-        Opener { access, authorization: headers.get(header::AUTHORIZATION).cloned() }
+        Opener { access, credentials: Credentials::of(headers) }
     }
 
     /// Returns when the token is revoked. Never returns if no token is required.
@@ -236,8 +267,7 @@ impl Opener {
         if self.access.is_open() {
             return std::future::pending().await;
         }
-        let authorization = self.authorization.as_ref().map(HeaderValue::as_bytes);
-        while self.access.who(authorization).is_ok() {
+        while self.access.who_has(&self.credentials).is_ok() {
             tokio::time::sleep(STREAM_LOOK).await;
         }
     }

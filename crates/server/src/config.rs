@@ -41,6 +41,7 @@ pub struct Config {
     pub functions: Functions,
     pub secrets: Secrets,
     pub outbound: Outbound,
+    pub cost: Cost,
     pub replay: Replay,
 }
 
@@ -76,6 +77,22 @@ pub struct Tls {
 pub struct Log {
     pub format: LogFormat,
     pub level: String,
+    /// One line for each request.
+    pub access: bool,
+}
+
+/// Prices and limits in dollars.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Cost {
+    pub build: f64,
+    pub function_month: f64,
+    pub replica_hour: f64,
+    /// Per GiB.
+    pub storage_month: f64,
+    pub server_month: f64,
+    pub monthly_budget: f64,
+    pub function_day_limit: f64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,6 +120,8 @@ pub struct Limits {
     pub subscriptions: usize,
     pub tokens: usize,
     pub secrets: usize,
+    /// Of one namespace.
+    pub event_types: usize,
     pub namespaces: usize,
     /// Bytes held for clients: half for requests, a quarter each for deliveries and responses.
     pub held_bytes: usize,
@@ -301,7 +320,7 @@ impl Default for Config {
             tls: Tls::default(),
             allow_hosts: Vec::new(),
             threads: 0,
-            log: Log { format: LogFormat::Pretty, level: "info".to_owned() },
+            log: Log { format: LogFormat::Pretty, level: "info".to_owned(), access: false },
             limits: Limits::default(),
             retention: Retention { age: secs(7 * 24 * 3600), bytes: 0 },
             store: Store { segment_bytes: 64 << 20, reserve_bytes: 8 << 20 },
@@ -310,7 +329,22 @@ impl Default for Config {
             functions: Functions::default(),
             secrets: Secrets::default(),
             outbound: Outbound::default(),
+            cost: Cost::default(),
             replay: Replay { strategies: settings::default_strategies() },
+        }
+    }
+}
+
+impl Default for Cost {
+    fn default() -> Cost {
+        Cost {
+            build: 0.05,
+            function_month: 0.1,
+            replica_hour: 0.0,
+            storage_month: 0.1,
+            server_month: 15.0,
+            monthly_budget: 0.0,
+            function_day_limit: 0.0,
         }
     }
 }
@@ -346,6 +380,7 @@ impl Default for Limits {
             subscriptions: 10_000,
             tokens: 10_000,
             secrets: 1_000,
+            event_types: 1_000,
             namespaces: 1_000,
             held_bytes: 96 * MI,
             metric_types: 100,

@@ -10,8 +10,9 @@ use crate::extract::Path;
 use crate::namespace::{Namespace, Scope};
 use crate::params::{LIMIT_DEFAULT, Params};
 use crate::problem::Problem;
+use crate::stream::wants_stream;
 use axum::response::{IntoResponse, Response};
-use http::{HeaderMap, Uri, header};
+use http::{HeaderMap, Uri};
 use klambda_core::fault::unknown as unknown_word;
 use klambda_core::ids::{NamespaceId, Position, plain_number};
 use klambda_dispatch::history::{Filter, Found, History, Item, Kinds, push};
@@ -111,13 +112,6 @@ async fn one(api: &Api, namespace: Namespace) -> Result<NamespaceId, Problem> {
     Ok(api.query(move |engine| engine.namespace_id(&namespace)).await??)
 }
 
-fn wants_stream(headers: &HeaderMap) -> bool {
-    let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepts.flat_map(|value| value.split(',')).any(|media| {
-        media.split(';').next().unwrap_or_default().trim().eq_ignore_ascii_case("text/event-stream")
-    })
-}
-
 /// Where a client that lost its connection resumes.
 fn last_event_id(headers: &HeaderMap, params: &Params) -> Option<Position> {
     let value = headers.get("last-event-id")?;
@@ -204,7 +198,7 @@ async fn search(
     sources.sort_unstable();
     sources.dedup();
     if !given && sources.len() > 1 {
-        let detail = format!("several sources have an event {id:?}: select one with the parameter source");
+        let detail = format!("several sources have an event {id:?}: select one with ?source=");
         return Err(Problem::bad_request(detail).with("sources", sources));
     }
     if !given && let Some(source) = sources.first() {
@@ -220,7 +214,7 @@ fn unknown(id: &str, source: Option<&str>) -> Problem {
     Problem::not_found(match source {
         Some(source) => format!("event {id:?} of source {source:?} not found"),
         None => format!(
-            "event {id:?} not found in the newest part of the log; set the parameter source to find an older one"
+            "event {id:?} not found in the newest part of the log; to find an older one, name its source with ?source="
         ),
     })
 }

@@ -112,6 +112,7 @@ impl Frontend {
             response_memory: ResponseMemory::new(self.held.answers, self.options.timeouts.body),
             posts,
             router: routes(resources),
+            logs_requests: self.options.logs_requests,
         };
         listener::serve(self.listener, app, self.options, shutdown).await;
     }
@@ -150,6 +151,7 @@ fn options(config: &Config, tls: Option<tokio_rustls::TlsAcceptor>, held: Arc<Pa
         },
         connections: limits.connections,
         header_bytes: limits.header_bytes,
+        logs_requests: config.log.access,
         shutdown_timeout: config.delivery.shutdown_timeout,
         tls,
         stats: Arc::default(),

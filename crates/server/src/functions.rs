@@ -30,7 +30,7 @@ use serde_json::{Value, json};
 
 const AGENTS: &str = "/api/v1/lambda/agents";
 
-/// The kind that a path stands for.
+/// The kind of resource of a path.
 pub fn kind_of(uri: &Uri) -> ResourceKind {
     if uri.path().starts_with(AGENTS) { ResourceKind::LambdaAgent } else { ResourceKind::LambdaFunction }
 }
@@ -201,7 +201,7 @@ fn word(applied: &Applied) -> &'static str {
     }
 }
 
-/// What a write came to.
+/// The result of a write.
 #[derive(Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "FunctionChange")]

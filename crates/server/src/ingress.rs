@@ -1,4 +1,4 @@
-//! The single entry point for events. It decides whether a sender may send commands.
+//! The single entry point for events. It decides whether a sender may send commands, and checks schemas.
 
 use crate::api::Api;
 use crate::problem::Problem;
@@ -6,11 +6,11 @@ use crate::routes::demand;
 use klambda_access::{Identity, Reach, Role};
 use klambda_core::binding::Rejected;
 use klambda_core::event::Event;
-use klambda_core::namespace;
+use klambda_core::namespace::{self, SchemaCheck};
 use klambda_core::subscription::CONTROLLER;
 use klambda_dispatch::{EventResult, Sender};
 
-/// The rights of a sender in a namespace: an event may command no more than its sender may do over REST.
+/// The rights of a sender in a namespace: a command in an event needs the same role as the REST request.
 pub fn sender(who: &Identity, namespace: &str) -> Sender {
     Sender {
         namespace: (namespace != namespace::DEFAULT).then(|| namespace.into()),
@@ -35,5 +35,19 @@ pub async fn take(
     if sender.may_command && events.iter().flatten().any(|event| klambda_control::is_command(&event.kind)) {
         api.control.listen(sender.namespace.as_deref().unwrap_or(namespace::DEFAULT)).await?;
     }
+    let events = checked(api, sender.namespace.as_deref().unwrap_or(namespace::DEFAULT), events).await?;
     api.handle.accept(sender, events).await.map_err(|_| api.stopped())
+}
+
+/// The events with the verdicts of the schema check, if the namespace has one.
+async fn checked(
+    api: &Api,
+    namespace: &str,
+    events: Vec<Result<Event, Rejected>>,
+) -> Result<Vec<Result<Event, Rejected>>, Problem> {
+    match api.intake.types.check_of(namespace) {
+        SchemaCheck::Off => Ok(events),
+        // Boxed to keep the future of other requests small.
+        check => Box::pin(api.intake.types.check(namespace, check, events)).await,
+    }
 }

@@ -36,8 +36,8 @@ const LOOKS_MAX: usize = 40;
 
 pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem> {
     let (query, sort) = match read(&uri, &scope)? {
-        Asked::One { subscription, key } => return shown(&api, subscription, key).await,
-        Asked::Many(query, sort) => (query, sort),
+        LaneRequest::One { subscription, key } => return shown(&api, subscription, key).await,
+        LaneRequest::Many(query, sort) => (query, sort),
     };
     let name = query.subscription.clone();
     let is_there = move |engine: &mut Engine| {
@@ -52,7 +52,7 @@ pub async fn list(api: Api, scope: Scope, uri: Uri) -> Result<Response, Problem>
     Ok(Json(list).into_response())
 }
 
-enum Asked {
+enum LaneRequest {
     /// `?subscription=&key=`: for keys that do not fit into a path.
     One {
         subscription: String,
@@ -61,7 +61,7 @@ enum Asked {
     Many(LaneQuery, Option<Sort>),
 }
 
-fn read(uri: &Uri, scope: &Scope) -> Result<Asked, Problem> {
+fn read(uri: &Uri, scope: &Scope) -> Result<LaneRequest, Problem> {
     let params = Params::read(uri, &["subscription", "key", "state", "sort", "limit", "cursor"]);
     let subscription = params.text("subscription").map(|name| scope.full_name(name)).transpose()?;
     if let Some(key) = params.owned("key") {
@@ -78,10 +78,10 @@ fn read(uri: &Uri, scope: &Scope) -> Result<Asked, Problem> {
         params.fault("cursor", "a sorted list has only one page with the first 100 lanes");
     }
     params.finish()?;
-    Ok(Asked::Many(LaneQuery { within: scope.within(), subscription, state, after, limit }, sort))
+    Ok(LaneRequest::Many(LaneQuery { within: scope.within(), subscription, state, after, limit }, sort))
 }
 
-fn one(params: &Params, subscription: Option<String>, key: String) -> Result<Asked, Problem> {
+fn one(params: &Params, subscription: Option<String>, key: String) -> Result<LaneRequest, Problem> {
     for name in ["state", "sort", "limit", "cursor"] {
         if params.text(name).is_some() {
             params.fault(name, "cannot be combined with key, which selects one lane");
@@ -91,7 +91,7 @@ fn one(params: &Params, subscription: Option<String>, key: String) -> Result<Ask
         params.fault("subscription", "is missing: key selects a lane of a subscription");
     }
     params.finish()?;
-    Ok(Asked::One { subscription: subscription.unwrap_or_default(), key })
+    Ok(LaneRequest::One { subscription: subscription.unwrap_or_default(), key })
 }
 
 fn state(text: &str) -> Result<State, String> {

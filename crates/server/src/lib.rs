@@ -1,5 +1,6 @@
 //! The HTTP server: configuration, limits, access control, and one file per resource.
 
+mod access_log;
 mod api;
 mod audit;
 pub mod auth;
@@ -8,7 +9,9 @@ pub mod body;
 mod body_buffer;
 pub mod config;
 pub mod connection;
+mod cost;
 mod dead_letters;
+mod event_types;
 mod events;
 pub mod extract;
 mod fast_path;
@@ -23,6 +26,7 @@ mod metrics;
 pub mod namespace;
 mod namespaces;
 mod openapi;
+mod overview;
 mod params;
 pub mod post_handler;
 pub mod problem;
@@ -44,8 +48,11 @@ mod subscriptions;
 pub mod telemetry;
 pub mod tls;
 mod tokens;
+mod ui;
 mod webhooks;
+mod whoami;
 
+pub use event_types::stored as event_type_check;
 pub use secrets::check as secret_check;
 
 pub use config::Config;

@@ -44,6 +44,8 @@ pub struct Options {
     pub timeouts: Timeouts,
     pub connections: usize,
     pub header_bytes: usize,
+    /// With an access log, all requests take one path.
+    pub logs_requests: bool,
     /// How long open requests may continue after a shutdown request.
     pub shutdown_timeout: Duration,
     pub tls: Option<TlsAcceptor>,
@@ -176,6 +178,9 @@ impl<P: PostHandler> Server<P> {
     /// Tries the fast path first. The HTTP library continues from the first byte without a response.
     async fn serve_plain(&self, mut stream: Inlet, connection: Arc<Connection>) -> End {
         let mut watch = Watch::new(&connection);
+        if self.options.logs_requests {
+            return Box::pin(self.serve(stream, connection, watch)).await;
+        }
         let header_bytes = self.options.header_bytes;
         match fast_path::serve(&mut stream, &connection, &self.app, header_bytes, &mut watch, &self.shutdown)
             .await

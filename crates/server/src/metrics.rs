@@ -1,6 +1,7 @@
 //! `/metrics`: all counters and gauges. Labels are bounded: never a key or an id.
 
 mod calls;
+mod cost;
 mod functions;
 mod text;
 mod usage;
@@ -27,8 +28,9 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     let mut text = Text::new(format);
     about(&mut text);
     calls::calls(&mut text, &api, &sample.metrics);
-    bound(&mut sample, api.metric_functions);
-    accepting(&mut text, &sample, api.unversioned.load(Relaxed));
+    bound(&mut sample, api.metering.functions);
+    accepting(&mut text, &sample, api.intake.unversioned.load(Relaxed));
+    schema_violations(&mut text, &api);
     ordering(&mut text, &sample);
     delivering(&mut text, &sample);
     dead_letters(&mut text, &sample);
@@ -37,9 +39,22 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     held(&mut text, &api.connections.held, &sample);
     outbound(&mut text, &api);
     functions::functions(&mut text, &api);
+    let spent = crate::cost::read(&api, sample.log_bytes + sample.table_bytes);
+    cost::cost(&mut text, &spent, &api.metering.meter.prices);
     panics(&mut text);
     process(&mut text);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
+}
+
+fn schema_violations(text: &mut Text, api: &Api) {
+    let name = "klambda_schema_violations_total";
+    text.counter(
+        name,
+        "Events whose data does not match the schema of their type, by result: flagged or rejected.",
+    );
+    for ((namespace, event_type, result), count) in &api.intake.types.violations.lock().counts {
+        text.sample(name, &[("namespace", namespace), ("event_type", event_type), ("result", result)], count);
+    }
 }
 
 fn outbound(text: &mut Text, api: &Api) {
@@ -65,6 +80,8 @@ type Gauge = (&'static str, &'static str, fn(&SubscriptionSample) -> f64);
 
 const SECONDS_OF_MICROS: Buckets = Buckets { first: 4, last: 24, unit: 1e-6, is_duration: true };
 const SECONDS_OF_MILLIS: Buckets = Buckets { first: 0, last: 17, unit: 1e-3, is_duration: true };
+/// Up to 65.536 s, which the delivery objective uses as its target.
+const DELIVERY_TIMES: Buckets = Buckets { first: 4, last: 16, unit: 1e-3, is_duration: true };
 const EVENTS: Buckets = Buckets { first: 1, last: 16, unit: 1.0, is_duration: false };
 
 fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
@@ -82,6 +99,12 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
         "klambda_events_unmatched_total",
         "Accepted events that matched no subscription.",
         metrics.unmatched,
+    );
+    single(
+        text,
+        "klambda_events_unavailable_total",
+        "Events that the server could not store: disk full or storage failed.",
+        metrics.unavailable,
     );
     single(
         text,
@@ -195,6 +218,7 @@ fn delivering(text: &mut Text, sample: &Sample) {
             text.buckets(name, &labels, &done.took_ms, SECONDS_OF_MILLIS);
         }
     }
+    delivery_times(text, sample);
     let gauges: [Gauge; 7] = [
         ("operator_event_queue_depth", "Pending events, including those in flight.", |s| s.waiting as f64),
         ("klambda_event_queue_bytes", "Bytes of pending events.", |s| s.waiting_bytes as f64),
@@ -226,6 +250,19 @@ fn delivering(text: &mut Text, sample: &Sample) {
         }
     }
     lanes(text, sample);
+}
+
+/// One histogram per subscription, over all event types: there are many subscriptions.
+fn delivery_times(text: &mut Text, sample: &Sample) {
+    let name = "klambda_event_delivery_seconds";
+    text.histogram(name, "Time from the acceptance of an event to its delivery.");
+    for subscription in &sample.subscriptions {
+        let mut times = Histogram::default();
+        for done in sample.metrics.calls_of(&subscription.name) {
+            times.merge(&done.delivered_after_ms);
+        }
+        text.buckets(name, &labels(&subscription.name), &times, DELIVERY_TIMES);
+    }
 }
 
 fn lanes(text: &mut Text, sample: &Sample) {
@@ -471,6 +508,11 @@ fn per_subscription(
 fn single(text: &mut Text, name: &str, help: &str, count: u64) {
     text.counter(name, help);
     text.sample(name, &[], count);
+}
+
+fn single_amount(text: &mut Text, name: &str, help: &str, amount: f64) {
+    text.counter(name, help);
+    text.sample(name, &[], amount);
 }
 
 fn gauge(text: &mut Text, name: &str, help: &str, value: f64) {

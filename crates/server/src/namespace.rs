@@ -34,7 +34,7 @@ pub enum Scope {
     These(Arc<BTreeSet<String>>),
 }
 
-/// Stands for all namespaces.
+/// Means all namespaces.
 pub const ALL: &str = "*";
 const API: &str = "/api/v1/";
 const NAMESPACES: &str = "namespaces/";

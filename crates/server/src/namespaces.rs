@@ -57,11 +57,14 @@ pub async fn put(
         return Ok(tried(put, after));
     }
     let only_new = headers.get(header::IF_NONE_MATCH).is_some_and(|value| value.as_bytes() == b"*");
+    let types = Arc::clone(&api.intake.types);
     let done = move |engine: &mut Engine| {
         if only_new && engine.view_namespace(&name).is_some() {
             return Err(Problem::exists(format!("namespace {name:?} already exists")));
         }
-        Ok((engine.put_namespace(&document)?, view(engine, &name)?))
+        let put = engine.put_namespace(&document)?;
+        types.set_check(&name, document.schema_check);
+        Ok((put, view(engine, &name)?))
     };
     let (put, shown) = api.command(done).await??;
     if put != Put::Created {
@@ -71,7 +74,7 @@ pub async fn put(
     Ok((StatusCode::CREATED, location, Json(shown)).into_response())
 }
 
-/// The document may omit what the URL says.
+/// The document may omit fields that the URL contains.
 fn read(name: &str, mut body: Value) -> Result<Document, Problem> {
     let mut faults = request_body::place(&mut body, &[("name", name)]);
     if let Some(members) = body.as_object_mut() {
@@ -99,6 +102,7 @@ fn invalid(faults: Vec<Fault>) -> Problem {
 pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let (access, vault) = (Arc::clone(&api.access), Arc::clone(&api.secrets.vault));
+    let types = Arc::clone(&api.intake.types);
     let done = move |engine: &mut Engine| {
         let shown = view(engine, &name)?;
         if klambda_control::has_functions(engine, &name)? {
@@ -109,11 +113,16 @@ pub async fn delete(api: Api, uri: Uri, Path(name): Path<String>) -> Result<Resp
             let detail = format!("namespace {name:?} has secrets, such as {secret}; delete them first");
             return Err(Problem::conflict(detail));
         }
+        if let Some(kind) = types.any_of(&name) {
+            let detail = format!("namespace {name:?} has event types, such as {kind}; delete them first");
+            return Err(Problem::conflict(detail));
+        }
         if let Some(token) = access.issued()?.naming(&name) {
             let detail = format!("token {token} refers to namespace {name:?}; delete the token first");
             return Err(Problem::conflict(detail));
         }
         engine.delete_namespace(&name)?;
+        types.forget(&name);
         Ok(shown)
     };
     Ok(Json(api.command(done).await??).into_response())

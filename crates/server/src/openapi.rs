@@ -3,6 +3,7 @@
 
 mod dead_letters;
 mod document;
+mod event_types;
 mod events;
 mod functions;
 mod lanes;
@@ -43,6 +44,7 @@ fn operations() -> Vec<Operation> {
         dead_letters::operations,
         functions::operations,
         webhooks::operations,
+        event_types::operations,
         secrets::operations,
     ];
     of_resources.into_iter().flat_map(|operations| operations()).collect()
@@ -106,7 +108,8 @@ mod tests {
         let rows = |rows: Vec<(Method, &str)>| -> BTreeSet<String> {
             rows.iter().map(|(method, path)| format!("{method} {path}")).collect()
         };
-        let served = rows(routes().into_iter().map(|route| (route.method, route.path)).collect());
+        let of_api = routes().into_iter().filter(|route| !crate::ui::is_page(route.path));
+        let served = rows(of_api.map(|route| (route.method, route.path)).collect());
         let described = rows(operations().into_iter().map(|one| (one.method, one.path)).collect());
         let undescribed: Vec<_> = served.difference(&described).collect();
         let unserved: Vec<_> = described.difference(&served).collect();

@@ -103,6 +103,10 @@ kinds! {
         "The document is not a valid subscription; `faults` lists each invalid field. A target that the outbound guard forbids is one of them (`outbound.allow`).";
     invalid_endpoint UNPROCESSABLE_ENTITY "invalid-endpoint" "Invalid webhook endpoint"
         "The document is not a valid webhook endpoint; `faults` lists each invalid field.";
+    invalid_event_type UNPROCESSABLE_ENTITY "invalid-event-type" "Invalid event type"
+        "The document is not a valid event type; `faults` lists each invalid field. A schema that does not compile and an example that does not match the schema are among them.";
+    schema_mismatch UNPROCESSABLE_ENTITY "schema-mismatch" "Schema mismatch"
+        "The data of the event does not match the schema of its event type, and `schemaCheck` of the namespace is `reject`; `pointer` is the place in the data and `rule` the keyword of the schema.";
     invalid_selector UNPROCESSABLE_ENTITY "invalid-selector" "Invalid selector"
         "The selector or the options of a replay or purge are invalid; `faults` lists each invalid field.";
     invalid_function UNPROCESSABLE_ENTITY "invalid-function" "Invalid function"

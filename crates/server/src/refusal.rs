@@ -1,7 +1,7 @@
 //! Converts rejections of the engine to problems.
 
 use crate::problem::Problem;
-use klambda_core::binding::Refusal;
+use klambda_core::binding::{Cause, Mismatch, Refusal};
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::{Failure, Rejection, history};
 use serde_json::json;
@@ -53,12 +53,16 @@ impl From<history::Error> for Problem {
 /// The problem of one rejected event.
 pub fn rejection(rejection: &Rejection) -> Problem {
     match rejection {
-        Rejection::Invalid { faults, too_large } => {
+        Rejection::Invalid { faults, cause } => {
             let detail = match faults.as_slice() {
                 [one] => one.to_string(),
                 many => format!("the event has {} errors", many.len()),
             };
-            let problem = if *too_large { Problem::too_large(detail) } else { Problem::invalid_event(detail) };
+            let problem = match cause {
+                Cause::Invalid => Problem::invalid_event(detail),
+                Cause::TooLarge => Problem::too_large(detail),
+                Cause::Schema(mismatch) => mismatched(mismatch, &detail),
+            };
             problem.faults(faults.iter().cloned())
         }
         Rejection::Backlog { subscription, limit, deepest } => backlog(subscription, limit, deepest.as_ref()),
@@ -89,6 +93,16 @@ pub fn rejection(rejection: &Rejection) -> Problem {
             Problem::storage_failed(format!("no events are accepted until the server is restarted: {why}"))
         }
     }
+}
+
+fn mismatched(mismatch: &Mismatch, detail: &str) -> Problem {
+    let Mismatch { event_type, pointer, rule } = mismatch;
+    Problem::schema_mismatch(format!(
+        "the data does not match the schema of event type {event_type}: {detail}"
+    ))
+    .with("eventType", event_type.as_str())
+    .with("pointer", pointer.as_str())
+    .with("rule", rule.as_str())
 }
 
 fn backlog(subscription: &str, limit: &str, deepest: Option<&(String, u64)>) -> Problem {

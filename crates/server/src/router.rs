@@ -3,6 +3,7 @@
 //! `POST /api/v1/events` is the hot path: one comparison of method and path, one collected body, one call. Everything else
 //! goes through an axum [`Router`], with one file per resource.
 
+use crate::access_log;
 use crate::auth::{Access, Unknown, Who};
 use crate::body::{self, Body};
 use crate::connection::Connection;
@@ -16,6 +17,7 @@ use crate::problem::Problem;
 use crate::raw_response::RawResponse;
 use crate::response_memory::ResponseMemory;
 use crate::routes::{PRODUCER, demand};
+use crate::ui::is_page;
 use axum::Router;
 use axum::response::IntoResponse;
 use bytes::Bytes;
@@ -43,6 +45,7 @@ pub struct App<P> {
     pub(crate) response_memory: ResponseMemory,
     pub posts: P,
     pub router: Router,
+    pub logs_requests: bool,
 }
 
 /// The resources, with problems for unknown paths and methods. Call this on the finished router: routes added later would
@@ -53,18 +56,12 @@ pub fn routes(resources: Router) -> Router {
 
 impl<P: PostHandler> Service for App<P> {
     async fn call(&self, request: Request<Incoming>, connection: &Connection) -> Response<Body> {
-        let (mut head, body) = request.into_parts();
-        let unread = !body.is_end_stream();
-        match self.admit(&mut head, connection) {
-            Ok(Admitted::Health) => health(),
-            Ok(Admitted::Request(asked)) => self.answer(head, body, asked, connection).await,
-            Err(problem) => {
-                if unread {
-                    connection.leave_unread();
-                }
-                problem.into_http()
-            }
+        let line = self.logs_requests.then(|| access_log::Line::begin(&request, connection));
+        let response = self.respond(request, connection).await;
+        if let Some(line) = line {
+            line.end(&response);
         }
+        response
     }
 }
 
@@ -88,6 +85,21 @@ impl Asked {
 }
 
 impl<P: PostHandler> App<P> {
+    async fn respond(&self, request: Request<Incoming>, connection: &Connection) -> Response<Body> {
+        let (mut head, body) = request.into_parts();
+        let unread = !body.is_end_stream();
+        match self.admit(&mut head, connection) {
+            Ok(Admitted::Health) => health(),
+            Ok(Admitted::Request(asked)) => self.answer(head, body, asked, connection).await,
+            Err(problem) => {
+                if unread {
+                    connection.leave_unread();
+                }
+                problem.into_http()
+            }
+        }
+    }
+
     fn admit(&self, head: &mut Parts, connection: &Connection) -> Result<Admitted, Problem> {
         let path = head.uri.path();
         // Health checkers know neither host names nor tokens.
@@ -95,7 +107,7 @@ impl<P: PostHandler> App<P> {
             return Ok(Admitted::Health);
         }
         self.guard.check(&head.uri, &head.headers, connection.local).map_err(|refusal| refusal.problem())?;
-        let who = if path == READY { None } else { Some(self.access.of(&head.headers)?) };
+        let who = if path == READY || is_page(path) { None } else { Some(self.access.of(&head.headers)?) };
         let asked = Asked { who, named: namespace::take(&mut head.uri)? };
         if let (Some(who), true, Scope::One(namespace)) = (&asked.who, is_post(head), asked.scope()) {
             demand(who, PRODUCER, Reach::In(&namespace))?;

@@ -8,8 +8,8 @@ use crate::namespace::{self, Scope};
 use crate::problem::Problem;
 use crate::router::EVENTS;
 use crate::{
-    audit, backup, dead_letters, events, functions, lanes, metrics, namespaces, openapi, replays, secrets,
-    status, subscriptions, tokens, webhooks,
+    audit, backup, cost, dead_letters, event_types, events, functions, lanes, metrics, namespaces, openapi,
+    overview, replays, secrets, status, subscriptions, tokens, ui, webhooks, whoami,
 };
 use Need::{In, Known, List, Own, Public, Server, Somewhere};
 use axum::Router;
@@ -30,7 +30,7 @@ pub struct Route {
     way: Way,
 }
 
-/// What a request needs to be allowed.
+/// The rights that a request needs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Need {
     /// Nothing, not even a token.
@@ -74,7 +74,15 @@ pub fn routes() -> Vec<Route> {
         get("/metrics", Server(VIEWER), metrics::show),
         get("/api/v1/openapi.json", Known, openapi::show),
         get("/api/v1/docs", Known, openapi::show_page),
+        get("/", Public, ui::forward),
+        get("/ui", Public, ui::page),
+        get("/ui/{file}", Public, ui::file),
+        post("/ui/session", Public, ui::session::create),
+        delete("/ui/session", Public, ui::session::delete),
+        get("/api/v1/whoami", Known, whoami::show),
+        get("/api/v1/overview", List(VIEWER), overview::show),
         get("/api/v1/status", Server(VIEWER), status::show),
+        get("/api/v1/cost", Server(VIEWER), cost::show),
         post("/api/v1/backup", Server(ADMIN), backup::take),
         get("/api/v1/audit", List(DEVELOPER), audit::list),
         get("/api/v1/tokens", Somewhere(ADMIN), tokens::list),
@@ -93,6 +101,11 @@ pub fn routes() -> Vec<Route> {
         put("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::put),
         delete("/api/v1/subscriptions/{name}", In(DEVELOPER), subscriptions::delete),
         post("/api/v1/subscriptions/{name}/{action}", In(OPERATOR), subscriptions::act),
+        get("/api/v1/event-types", List(VIEWER), event_types::list),
+        post("/api/v1/event-types", In(DEVELOPER), event_types::create),
+        get("/api/v1/event-types/{name}", In(VIEWER), event_types::show),
+        put("/api/v1/event-types/{name}", In(DEVELOPER), event_types::put),
+        delete("/api/v1/event-types/{name}", In(DEVELOPER), event_types::delete),
         get("/api/v1/secrets", List(VIEWER), secrets::list),
         post("/api/v1/secrets/rekey", Server(ADMIN), secrets::rekey),
         get("/api/v1/secrets/{name}", In(VIEWER), secrets::show),

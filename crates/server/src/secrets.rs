@@ -286,7 +286,7 @@ pub struct View {
     /// The keys whose values cannot be decrypted.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     unreadable: Vec<String>,
-    /// What a write came to.
+    /// The result of a write.
     #[serde(skip_serializing_if = "Option::is_none")]
     #[schemars(extend("enum" = ["created", "configured", "unchanged", null]))]
     change: Option<&'static str>,

@@ -1,8 +1,10 @@
 //! The whole server: opens the folder, recovers, serves, and shuts down in order.
 
-use crate::api::{About, Api, ApiState, Connections, Gate, Secrets, Turns};
+use crate::api::{About, Api, ApiState, Connections, Gate, Intake, Metering, Secrets, Turns};
 use crate::auth::{Access, LoadError, keep_keys, set_mark};
 use crate::config::{Config, Isolation, LogFormat};
+use crate::cost::Meter;
+use crate::event_types::catalogue::Catalogue;
 use crate::frontend::{self, Frontend, signals};
 use crate::functions::limits::Limiter;
 use crate::functions::watch::Requests;
@@ -181,6 +183,9 @@ impl Server {
         let history = History::new(engine.reader());
         let clock = clock.not_before(engine.now());
         vault.load(&engine).inspect_err(|_| shutdown.cut())?;
+        let types = Arc::new(Catalogue::new(config.limits.event_types, config.limits.metric_types));
+        let loaded = types.load(&engine).inspect_err(|_| shutdown.cut());
+        loaded.map_err(|source| Error::Store { folder: data_folder.clone(), source })?;
         let loaded = access.load(&engine, clock, config.limits.tokens);
         let lacks_mark = loaded.inspect_err(|_| shutdown.cut())?;
         let outbound = config.guard(access.is_open());
@@ -193,12 +198,17 @@ impl Server {
             control.close();
         }
         let (client, deliveries) = (client_options(&config), threads(&config).deliveries);
-        let providers =
-            client::Providers { functions: Arc::new(control.clone()), secrets: vault.clone(), outbound };
+        let providers = client::Providers {
+            functions: Arc::new(control.clone()),
+            secrets: vault.clone(),
+            checks: types.clone(),
+            outbound,
+        };
         let outgoing = client::Client::with_providers(client, providers.clone());
         let (runner, handle) = Runner::with_providers(engine, client, clock, deliveries, providers)?;
         let running = tokio::spawn(runner.run());
         vault.start(handle.clone());
+        types.start(handle.clone());
         if lacks_mark {
             set_mark(&handle).await;
         }
@@ -209,10 +219,12 @@ impl Server {
             control: control.clone(),
             limiter: Limiter::new(&config),
             requests: Requests::default(),
-            metric_functions: config.limits.metric_functions,
+            metering: Metering {
+                functions: config.limits.metric_functions,
+                meter: Meter::new(config.cost.clone()),
+            },
             history,
-            limits: event_limits(&config),
-            unversioned: Default::default(),
+            intake: Intake { limits: event_limits(&config), unversioned: Default::default(), types },
             shutdown: shutdown.clone(),
             access: Arc::clone(&access),
             connections: Connections { stats, held, outgoing },

@@ -2,6 +2,7 @@
 //! account of responses: a chunk counts until the kernel has it.
 
 use bytes::Bytes;
+use http::{HeaderMap, header};
 use hyper::body::{Body, Frame, SizeHint};
 use klambda_dispatch::held_memory::{Holder, Part};
 use std::io;
@@ -32,6 +33,21 @@ pub struct ChunkSender {
 pub struct Room {
     bytes: usize,
     held: Arc<Holder>,
+}
+
+/// The content type of Server-Sent Events.
+pub const EVENT_STREAM: &str = "text/event-stream";
+
+/// The media types that a request accepts, without their parameters.
+pub fn accepted(headers: &HeaderMap) -> impl Iterator<Item = &str> {
+    let values = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
+    let media = values.flat_map(|value| value.split(','));
+    media.map(|media| media.split(';').next().unwrap_or_default().trim())
+}
+
+/// Whether the client asks for Server-Sent Events.
+pub fn wants_stream(headers: &HeaderMap) -> bool {
+    accepted(headers).any(|media| media.eq_ignore_ascii_case(EVENT_STREAM))
 }
 
 /// Size of one chunk of a long response.

@@ -1,28 +1,13 @@
 //! Logs to standard error, as text or as JSON lines.
 
 use crate::config::{Log, LogFormat};
-use klambda_core::os_error::without_codes;
-use std::io::{self, IsTerminal, Write};
+use std::io::{self, IsTerminal};
 use tracing_subscriber::EnvFilter;
-
-/// Writes log lines without the codes of the operating system. A line is written at once.
-struct InWords<W>(W);
-
-impl<W: Write> Write for InWords<W> {
-    fn write(&mut self, line: &[u8]) -> io::Result<usize> {
-        self.0.write_all(without_codes(&String::from_utf8_lossy(line)).as_bytes())?;
-        Ok(line.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        self.0.flush()
-    }
-}
 
 /// Starts logging for the whole process. `RUST_LOG` overrides the configured level. A second call has no effect.
 pub fn init(log: &Log) {
     let filter = EnvFilter::try_from_default_env().unwrap_or_else(|_| EnvFilter::new(&log.level));
-    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(|| InWords(io::stderr()));
+    let builder = tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr);
     // An error means that logging is already set up, for example in a test that starts two servers.
     let _ = match log.format {
         LogFormat::Pretty => builder.with_target(false).with_ansi(io::stderr().is_terminal()).try_init(),
@@ -46,14 +31,6 @@ pub fn check_level(level: &str) -> Result<(), String> {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_line_is_written_in_words() {
-        let mut out = InWords(Vec::new());
-        out.write_all(b"WARN Could not write error=x: No space left on device (os error 28)\n")
-            .expect("written");
-        assert_eq!(out.0, b"WARN Could not write error=x: No space left on device\n");
-    }
 
     #[test]
     fn levels_are_checked_word_by_word() {

@@ -14,8 +14,15 @@ pub enum Error {
     Unreadable { what: &'static str, path: PathBuf, source: pem::Error },
     #[error("the TLS certificate file {path} contains no certificate")]
     NoCertificate { path: PathBuf },
-    #[error("the TLS certificate and key do not match: {0}")]
+    #[error("the TLS certificate and key cannot be used: {}", in_words(.0))]
     Unusable(#[from] rustls::Error),
+}
+
+fn in_words(error: &rustls::Error) -> String {
+    match error {
+        rustls::Error::InconsistentKeys(_) => "the key does not belong to the certificate".to_owned(),
+        other => other.to_string(),
+    }
 }
 
 pub fn acceptor(cert: &Path, key: &Path) -> Result<TlsAcceptor, Error> {

@@ -4,6 +4,7 @@
 //! in one step of the engine. A signing secret and a token are shown once, when they are created.
 
 pub mod acknowledge;
+mod action;
 pub mod deliveries;
 mod document;
 pub mod feed;
@@ -13,7 +14,9 @@ pub mod recover;
 pub mod resend;
 mod tidy;
 pub mod trial;
+pub mod turns;
 
+pub use action::act;
 pub use tidy::keep_tidy;
 pub use trial::test;
 
@@ -23,7 +26,7 @@ use crate::extract::{Json, Path};
 use crate::namespace::{Namespace, Scope};
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::request_body::{self, Faults, Members};
+use crate::request_body;
 use crate::secrets::Put as SecretPut;
 use crate::secrets::vault::Vault;
 use crate::subscriptions::{self, check_new, leftover, tried};
@@ -32,11 +35,10 @@ use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use keys::NewKey;
 use klambda_access::{Grant, Namespaces, Role, Secret, Token};
-use klambda_core::fault::unknown;
 use klambda_core::namespace::full_name;
 use klambda_core::quantity::parse_duration_ms;
 use klambda_core::time::Millis;
-use klambda_core::webhook::{Document, PREFIX, Signature};
+use klambda_core::webhook::{Document, Needed, PREFIX, Signature, needed};
 use klambda_dispatch::operate::{Leftover, Put, Refused};
 use klambda_dispatch::views::Endpoint;
 use klambda_dispatch::{Engine, audit};
@@ -115,13 +117,10 @@ fn add_messages(vault: &Vault, shown: &mut Endpoint) {
         let message = "the signing secret is missing, so no call is made; use klambda webhook rotate";
         shown.status.messages.push(message.to_owned());
     }
-    for (header, from) in shown.spec["headers"].as_object().into_iter().flatten() {
-        let (secret, key) =
-            (from["secret"].as_str().unwrap_or_default(), from["key"].as_str().unwrap_or_default());
+    for Needed { path, secret, key } in needed(&shown.spec) {
         let known = vault.metadata(namespace, secret);
         if known.is_none_or(|known| !known.keys.contains_key(key)) {
-            let message =
-                format!("headers.{header}: secret {secret} has no key {key}; no call is made without it");
+            let message = format!("{path}: secret {secret} has no key {key}; no call is made without it");
             shown.status.messages.push(message);
         }
     }
@@ -364,91 +363,7 @@ fn remove(
     Ok((true, before))
 }
 
-// ---- actions --------------------------------------------------------------------------------------------------
-
-pub async fn act(
-    api: Api,
-    namespace: Namespace,
-    uri: Uri,
-    Path((name, action)): Path<(String, String)>,
-    body: Bytes,
-) -> Result<Response, Problem> {
-    Params::none(&uri)?;
-    let action = Action::parse(&action)?;
-    if let Some(from) = enable_from(&body)? {
-        if !matches!(action, Action::Enable) {
-            return Err(Problem::invalid_body("from is only for enable"));
-        }
-        skip_before(&api, &namespace, &name, from).await?;
-    }
-    let done = move |engine: &mut Engine| {
-        let subscription = find(engine, &namespace, &name)?;
-        match action {
-            Action::Enable => engine.set_endpoint_enabled(&subscription, true).map(drop)?,
-            Action::Disable => engine.set_endpoint_enabled(&subscription, false).map(drop)?,
-            Action::Pause => engine.pause_subscription(&subscription, true)?,
-            Action::Resume => engine.pause_subscription(&subscription, false)?,
-        }
-        view(engine, &namespace, &name)
-    };
-    let mut shown = api.command(done).await??;
-    add_messages(&api.secrets.vault, &mut shown);
-    Ok(Json(shown).into_response())
-}
-
-/// The time from which an endpoint is enabled, if the body names one.
-fn enable_from(body: &Bytes) -> Result<Option<Millis>, Problem> {
-    if body.is_empty() {
-        return Ok(None);
-    }
-    let body = request_body::parse(body)?;
-    let faults = Faults::default();
-    let from = Members::of(&body, &["from"], &faults).parsed("from", crate::dead_letters::time);
-    faults.finish(Problem::invalid_body)?;
-    Ok(from)
-}
-
-/// Skips older events in parts, so that other requests run in between.
-async fn skip_before(api: &Api, namespace: &Namespace, name: &str, from: Millis) -> Result<(), Problem> {
-    loop {
-        let (namespace, name) = (namespace.clone(), name.to_owned());
-        let skip = move |engine: &mut Engine| {
-            let subscription = find(engine, &namespace, &name)?;
-            if !engine.is_endpoint_disabled(&subscription)? {
-                let detail =
-                    "the endpoint is enabled, so there is no time to enable it from; disable it first";
-                return Err(Refused::Conflict(detail.to_owned()));
-            }
-            engine.skip_before(&subscription, from)
-        };
-        if let (_, false) = api.command(skip).await?? {
-            return Ok(());
-        }
-    }
-}
-
-enum Action {
-    Enable,
-    Disable,
-    Pause,
-    Resume,
-}
-
-impl Action {
-    fn parse(word: &str) -> Result<Action, Problem> {
-        match word {
-            "enable" => Ok(Action::Enable),
-            "disable" => Ok(Action::Disable),
-            "pause" => Ok(Action::Pause),
-            "resume" => Ok(Action::Resume),
-            other => {
-                let known =
-                    ["enable", "disable", "pause", "resume", "rotate", "test", "resend", "recover", "link"];
-                Err(Problem::not_found(unknown("action", other, &known)))
-            }
-        }
-    }
-}
+// ---- rotate ---------------------------------------------------------------------------------------------------
 
 /// A new signing key. The previous one signs too for a while, so that receivers can switch at any time.
 pub async fn rotate(

@@ -21,7 +21,7 @@ impl World {
             return Err(Violation::new("no invention", text));
         };
         let request = self.request(sub, &delivery)?;
-        checkers::replay_order::waits_behind(&self.outside, &request, &self.replayed_beside())?;
+        checkers::replay_order::waits_behind(&self.outside, &request, self.replayed_beside(&request))?;
         self.note(Entry::Started(request.clone()))?;
         let made = self.outside.made(request.event);
         let rules = &self.outside.sub(sub).rules;
@@ -84,17 +84,17 @@ impl World {
         }
     }
 
-    /// Dead letters that are currently replayed from outside their lanes.
-    fn replayed_beside(&self) -> Vec<(SubNo, u64, String)> {
-        let mut open = Vec::new();
+    /// The position of a dead letter of the request's lane that is currently replayed from outside the lane.
+    fn replayed_beside(&self, request: &Request) -> Option<u64> {
+        let Place::Lane { key: lane, .. } = &request.place else { return None };
         let jobs = (1..=self.watched.replays_made).rev().take(8).filter_map(|id| self.host.engine.replay(id));
-        for (id, position, key) in jobs.flat_map(|job| &job.open) {
-            let Some(sub) = self.known.ids.get(id).copied() else { continue };
-            if self.outside.has_number_outside(sub, position.0, key) {
-                open.push((sub, position.0, key.clone()));
-            }
-        }
-        open
+        let mut open = jobs.flat_map(|job| &job.open);
+        let found = open.find(|(id, position, key)| {
+            key == lane
+                && self.known.ids.get(id) == Some(&request.sub)
+                && self.outside.has_number_outside(request.sub, position.0, key)
+        });
+        found.map(|(_, position, _)| position.0)
     }
 
     pub(crate) fn end_calls(&mut self) -> Verdict {

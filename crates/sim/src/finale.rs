@@ -194,8 +194,8 @@ impl World {
         let mut waits_for_people = false;
         for (name, sub) in &self.known.names {
             let rules = &self.outside.sub(*sub).rules;
-            let Some(view) = self.host.engine.view_subscription(name) else { continue };
-            let (waiting, lanes) = (view.status.waiting, view.status.lanes);
+            let Some(status) = self.host.engine.view_subscription_status(name) else { continue };
+            let (waiting, lanes) = (status.waiting, &status.lanes);
             let moving = lanes.open + lanes.running + lanes.retrying + lanes.gap > 0
                 || (!rules.ordering.is_ordered() && waiting > 0);
             if moving && !rules.paused {
@@ -203,7 +203,7 @@ impl World {
             }
             let waits = rules.paused || (rules.ordering.is_ordered() && lanes.parked + lanes.paused > 0);
             // The subscription continues to read by itself, unless its own lanes need manual action.
-            if !waits && catching_up(&view, false) != (false, false) {
+            if !waits && catching_up(&status, false) != (false, false) {
                 return false;
             }
             waits_for_people |= waits;

@@ -94,7 +94,8 @@ impl World {
     }
 
     fn catching_up(&self, name: &str, may_lag: bool) -> (bool, bool) {
-        self.host.engine.view_subscription(name).map_or((false, false), |view| catching_up(&view, may_lag))
+        let status = self.host.engine.view_subscription_status(name);
+        status.map_or((false, false), |status| catching_up(&status, may_lag))
     }
 
     fn change(&mut self) -> Verdict {
@@ -111,8 +112,8 @@ impl World {
     /// Changes the target, preferably of a subscription whose breaker is open or half-open.
     fn retarget(&mut self) -> Verdict {
         let is_open = |name: &&String| {
-            let view = self.host.engine.view_subscription(name);
-            view.is_some_and(|view| view.status.breaker.state != "closed")
+            let status = self.host.engine.view_subscription_status(name);
+            status.is_some_and(|status| status.breaker.state != "closed")
         };
         let (name, sub) = match self.known.names.keys().find(is_open) {
             Some(name) => (name.clone(), self.known.names[name]),

@@ -15,6 +15,7 @@ use crate::event::{EventNo, ProducedEvent};
 use crate::history::{Entry, SubNo};
 use crate::rules::{Place, Rules};
 use std::collections::{BTreeMap, VecDeque};
+use std::sync::LazyLock;
 
 #[derive(Default)]
 pub struct Outside {
@@ -159,8 +160,9 @@ impl Sub {
         }
     }
 
-    pub fn pair(&self, event: EventNo) -> Pair {
-        self.pairs.get(event as usize).cloned().unwrap_or_default()
+    pub fn pair(&self, event: EventNo) -> &Pair {
+        static NEW: LazyLock<Pair> = LazyLock::new(Pair::default);
+        self.pairs.get(event as usize).unwrap_or(&NEW)
     }
 
     pub fn pair_mut(&mut self, event: EventNo) -> &mut Pair {

@@ -7,7 +7,7 @@ use crate::rng::Rng;
 use crate::rules::Rules;
 use crate::world::World;
 use klambda_core::time::Millis;
-use klambda_dispatch::views::Subscription;
+use klambda_dispatch::views::SubscriptionStatus;
 use klambda_dispatch::{Config, Engine, Failure};
 use klambda_store::faulty_disk::MemoryDisk;
 use klambda_store::recovery::Report;
@@ -193,7 +193,7 @@ impl World {
         let name = self.outside.sub(sub).rules.name.clone();
         let Some(view) = self.host.engine.view_subscription(&name) else { return Ok(()) };
         let (phase, json) = (view.status.phase, serde_json::to_value(&view).unwrap_or_default());
-        let (drains, reads) = catching_up(&view, self.outside.sub(sub).limits.may_lag);
+        let (drains, reads) = catching_up(&view.status, self.outside.sub(sub).limits.may_lag);
         let shown = &json["spec"];
         let paused = shown["paused"] == true;
         let is_it =
@@ -236,15 +236,15 @@ impl World {
         let changing: Vec<SubNo> = self.known.names.values().copied().filter(waiting).collect();
         for sub in changing {
             let name = self.outside.sub(sub).rules.name.clone();
-            let Some(view) = self.host.engine.view_subscription(&name) else {
+            let Some(status) = self.host.engine.view_subscription_status(&name) else {
                 self.known.names.remove(&name);
                 self.note(Entry::Decided(Decision::Removed { sub }))?;
                 continue;
             };
-            let (drains, reads) = catching_up(&view, self.outside.sub(sub).limits.may_lag);
+            let (drains, reads) = catching_up(&status, self.outside.sub(sub).limits.may_lag);
             // New rules take effect when the old events are drained, while the subscription still reads newer ones.
             let rules_begin = self.outside.sub(sub).next_rules.is_some() && !drains;
-            let is_live = view.status.phase != "draining" && !drains && !reads;
+            let is_live = status.phase != "draining" && !drains && !reads;
             if rules_begin || is_live {
                 self.note(Entry::Switched { sub, reads })?;
             }
@@ -255,7 +255,7 @@ impl World {
 
 /// Returns whether new ordering rules wait for the pending events to drain, and whether the subscription reads the
 /// log. A pause hides neither. Whether a subscription that may lag is currently behind makes no difference.
-pub fn catching_up(view: &Subscription, may_lag: bool) -> (bool, bool) {
-    let says = |text: &str| view.status.messages.iter().any(|message| message.contains(text));
+pub fn catching_up(status: &SubscriptionStatus, may_lag: bool) -> (bool, bool) {
+    let says = |text: &str| status.messages.iter().any(|message| message.contains(text));
     (says("new ordering rules take effect"), says("reading the log") || (!may_lag && says("behind: ")))
 }

@@ -5,7 +5,7 @@
 //! # Guarantees
 //! - Data covered by a finished sync survives everything except damage to the disk itself.
 //! - Recovery finds a prefix of what was written, at least up to the last finished sync.
-//! - After a failed sync, the log accepts no more writes (`Error::Poisoned`). Only a restart shows what the disk
+//! - After a failed sync, the log rejects all writes (`Error::Poisoned`). Only a restart shows what the disk
 //!   kept.
 //! - The blocks of a segment are written before it is used, so a full disk is detected when a segment is prepared.
 

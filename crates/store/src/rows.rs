@@ -8,6 +8,7 @@ use crate::table::Error;
 use crate::tables::TableSet;
 use klambda_core::planted::{self, Bug};
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::ops::Bound;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -61,14 +62,15 @@ impl Rows {
     fn change(&mut self, key: &[u8], value: Option<&[u8]>) {
         let size = |value: Option<&[u8]>| value.map_or(0, <[u8]>::len);
         self.changed_bytes += size(value);
-        match self.changed.get_mut(key) {
-            Some(old) => {
-                self.changed_bytes -= size(old.as_deref());
-                *old = value.map(Into::into);
+        // Most keys are new, so one search is worth the copy of a key that is there already.
+        match self.changed.entry(key.into()) {
+            Entry::Occupied(mut old) => {
+                self.changed_bytes -= size(old.get().as_deref());
+                old.insert(value.map(Into::into));
             }
-            None => {
+            Entry::Vacant(place) => {
                 self.changed_bytes += key.len() + ROW_OVERHEAD;
-                self.changed.insert(key.into(), value.map(Into::into));
+                place.insert(value.map(Into::into));
             }
         }
     }

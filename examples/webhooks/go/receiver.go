@@ -3,6 +3,7 @@ package main
 
 import (
 	"bufio"
+	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -187,14 +188,20 @@ func main() {
 			http.Error(w, err.Error(), http.StatusUnauthorized)
 			return
 		}
-		var e event
-		if err := json.Unmarshal(body, &e); err != nil {
+		if !bytes.HasPrefix(body, []byte("[")) { // An endpoint with `batch` sends an array of events.
+			body = append(append([]byte("["), body...), ']')
+		}
+		var events []event
+		if err := json.Unmarshal(body, &events); err != nil {
 			http.Error(w, err.Error(), http.StatusBadRequest)
 			return
 		}
-		// The answer is 200 only when the event is stored.
-		if err := journal.receive(e); err != nil {
-			http.Error(w, err.Error(), http.StatusInternalServerError)
+		// The answer is 200 only when the events are stored.
+		for _, e := range events {
+			if err := journal.receive(e); err != nil {
+				http.Error(w, err.Error(), http.StatusInternalServerError)
+				return
+			}
 		}
 	})
 	log.Fatal(http.ListenAndServe("127.0.0.1:"+os.Args[1], nil))

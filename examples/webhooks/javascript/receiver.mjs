@@ -57,19 +57,22 @@ async function readFeed(since) {
   return answer.json();
 }
 
-async function receive(event) {
-  if (take(event)) return;
-  await catchUp();
-  takeAnyway(event);
+async function receive(events) {
+  for (const event of events) {
+    if (take(event)) continue;
+    await catchUp();
+    takeAnyway(event);
+  }
 }
 
-let turn = Promise.resolve(); // One event at a time.
+let turn = Promise.resolve(); // One call at a time.
 
 async function handle(request) {
   const chunks = [];
   for await (const chunk of request) chunks.push(chunk);
-  const event = webhook.verify(Buffer.concat(chunks), request.headers);
-  const done = turn.then(() => receive(event));
+  const received = webhook.verify(Buffer.concat(chunks), request.headers);
+  const events = [received].flat(); // An endpoint with `batch` sends an array of events.
+  const done = turn.then(() => receive(events));
   turn = done.catch(() => {});
   await done;
 }
@@ -81,7 +84,7 @@ await catchUp();
 
 createServer((request, answer) => {
   handle(request).then(
-    () => answer.writeHead(200).end(), // Not earlier: the event is stored.
+    () => answer.writeHead(200).end(), // Not earlier: the events are stored.
     (error) => answer.writeHead(error instanceof WebhookVerificationError ? 401 : 500).end(error.message),
   );
 }).listen(Number(port), '127.0.0.1');

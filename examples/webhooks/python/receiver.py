@@ -83,14 +83,16 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         body = self.rfile.read(int(self.headers["content-length"]))
         try:
-            event = webhook.verify(body, dict(self.headers))
+            received = webhook.verify(body, dict(self.headers))
         except WebhookVerificationError as error:
             return self.answer(401, str(error))
-        with lock:
-            if not journal.take(event):
-                journal.catch_up()
-                journal.take_anyway(event)
-        self.answer(200, "")  # Not earlier: the event is stored.
+        # An endpoint with `batch` sends an array of events.
+        for event in received if isinstance(received, list) else [received]:
+            with lock:
+                if not journal.take(event):
+                    journal.catch_up()
+                    journal.take_anyway(event)
+        self.answer(200, "")  # Not earlier: the events are stored.
 
     def answer(self, status, text):
         self.send_response(status)

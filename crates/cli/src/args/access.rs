@@ -71,6 +71,9 @@ pub struct CreateNamespace {
     /// Maximum number of functions and agents
     #[arg(long, value_name = "N")]
     pub functions: Option<u64>,
+    /// What happens to events that do not match the schema of their type
+    #[arg(long, value_parser = ["off", "flag", "reject"], default_value = "off")]
+    pub schema_check: String,
     /// Change the limits of an existing namespace
     #[arg(long)]
     pub replace: bool,

@@ -10,8 +10,9 @@ macro_rules! types {
     () => {
         "\
 Resource types (short names):
-  functions (fn), agents, subscriptions (sub), lanes, deadletters (dl, dlq),
-  replays, events (ev), namespaces (ns), tokens, secrets, audit"
+  functions (fn), agents, subscriptions (sub), webhooks (wh), eventtypes (et),
+  lanes, deadletters (dl, dlq), replays, events (ev), namespaces (ns), tokens,
+  secrets, audit"
     };
 }
 

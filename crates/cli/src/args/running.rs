@@ -138,12 +138,14 @@ impl LaneName {
         if let Some(key) = &self.key {
             return Ok(Resource::new(Kind::Lane, &format!("{}/{key}", self.lane)));
         }
+        let wrong =
+            |what| Usage(format!("{}: {what}; use SUBSCRIPTION KEY or lane/SUBSCRIPTION/KEY", self.lane));
+        if !self.lane.contains('/') {
+            return Err(wrong("the key is missing"));
+        }
         match resource::named(std::slice::from_ref(&self.lane))?.pop() {
             Some(lane) if lane.kind == Kind::Lane => Ok(lane),
-            _ => Err(Usage(format!(
-                "{} is not a lane; use SUBSCRIPTION KEY or lane/SUBSCRIPTION/KEY",
-                self.lane
-            ))),
+            _ => Err(wrong("this is not a lane")),
         }
     }
 }
@@ -225,8 +227,8 @@ pub enum Subscription {
 
 #[derive(Debug, Args)]
 pub struct Backup {
-    /// New .tar file or new folder
-    #[arg(value_name = "FILE.tar|DIR")]
+    /// New .tar file, new folder, or - to write a tar file to stdout
+    #[arg(value_name = "FILE.tar|DIR|-")]
     pub path: PathBuf,
     /// Include the key file of secrets; without it the secrets in the copy cannot be read
     #[arg(long)]

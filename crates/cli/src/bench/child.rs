@@ -1,4 +1,4 @@
-//! Processes of the bench, the demo and `dev`: started from this executable, spoken to in lines, gone when their owner is.
+//! Processes of the bench, the demo and `dev`. They run this executable, read commands as lines, and end with their owner.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
@@ -116,9 +116,9 @@ impl Child {
         Ok(())
     }
 
-    /// Kill -9, and wait until it is gone.
+    /// Kills it with -9 and waits until it has ended.
     pub fn kill(&mut self) {
-        // It can only fail because the process has ended, which is what was wanted.
+        // It can only fail because the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

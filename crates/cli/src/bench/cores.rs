@@ -9,7 +9,7 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 /// Gives the target the last core and the server the others; with one core there is nothing to share out.
 ///
 /// Two processes that wake each other all the time end up on one core, where each waits for the other to finish its
-/// burst while the other core idles: what is measured then is Linux's choice, not the server.
+/// burst while the other core idles. The result would then depend on the scheduler of Linux, not on the server.
 pub fn keep_apart(server: u32, target: u32) -> anyhow::Result<()> {
     let all = sched_getaffinity(None)?;
     let mut ours: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| all.is_set(*cpu)).collect();

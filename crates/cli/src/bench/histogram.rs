@@ -12,7 +12,7 @@ pub struct Histogram {
     max_ns: u64,
 }
 
-/// What is kept of a histogram, in microseconds.
+/// The summary of a histogram, in microseconds.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct Summary {
@@ -35,7 +35,7 @@ impl Histogram {
         self.max_ns = self.max_ns.max(nanos);
     }
 
-    /// Summarises what was recorded and starts anew.
+    /// Returns the summary and clears the histogram.
     pub fn take(&mut self) -> Summary {
         let summary = Summary {
             count: self.count,

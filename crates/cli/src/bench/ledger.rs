@@ -1,4 +1,4 @@
-//! What the sink knows of every key: whether its events came in order, once, and how soon after one another.
+//! The sink's record of every key: whether its events arrived in order and once, and the time between them.
 
 use serde::{Deserialize, Serialize};
 
@@ -39,7 +39,7 @@ pub struct Totals {
     pub refused: u64,
 }
 
-/// What happened since the mark before.
+/// Counts since the previous mark.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct SinkMark {

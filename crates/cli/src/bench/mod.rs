@@ -1,4 +1,4 @@
-//! `klambda bench`: load generator, server and recording sink as processes of their own, and what they measured.
+//! `klambda bench`: runs load generator, server and recording sink as separate processes, and reports their measurements.
 
 mod ceiling;
 pub mod child;
@@ -64,6 +64,9 @@ pub struct Args {
     /// Subscriptions in the scenario `subscriptions`
     #[arg(long, default_value_t = 10_000, value_parser = clap::value_parser!(u32).range(2..=1_000_000))]
     pub subscriptions: u32,
+    /// Events in the scenario `webhooks-retained`
+    #[arg(long, default_value_t = 10_000_000, value_parser = clap::value_parser!(u64).range(1..=1_000_000_000))]
+    pub retained: u64,
     /// Deliveries in flight at once, unless the scenario sets it
     #[arg(long, default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=10_000))]
     pub concurrency: u32,

@@ -1,4 +1,4 @@
-//! What a scenario found, for people and for scripts.
+//! The results of a scenario, for people and for scripts.
 
 use std::borrow::Cow;
 use std::fmt::Write;
@@ -8,7 +8,7 @@ use serde::Serialize;
 #[derive(Debug, Serialize)]
 pub struct Report {
     pub scenario: &'static str,
-    /// What was run, in a line.
+    /// The scenario and its settings, in one line.
     pub about: String,
     #[serde(skip)]
     pub table: Table,
@@ -31,7 +31,7 @@ pub struct Goal {
     pub found: f64,
     pub bound: Bound,
     pub met: bool,
-    /// The spread behind the figure, or what else there is to say.
+    /// The spread of the figure, or another remark.
     pub detail: String,
 }
 
@@ -42,7 +42,7 @@ pub enum Bound {
     AtMost(f64),
 }
 
-/// What must never happen.
+/// Counts that must be zero.
 #[derive(Clone, Copy, Debug, Default, Serialize)]
 pub struct Faults {
     pub violations: u64,
@@ -128,7 +128,7 @@ impl Table {
     }
 }
 
-/// A number with as many digits as it deserves.
+/// A number with a sensible number of digits.
 pub fn figure(number: f64) -> String {
     match number.abs() {
         size if size >= 1_000.0 => thousands(number.round() as i64),

@@ -1,4 +1,4 @@
-//! What every scenario stands on: a folder on a real disk, the processes to start in it, and a line of progress.
+//! The setup of every scenario: a folder on a real disk, the processes to start in it, and a line of progress.
 
 use std::fs::{self, File};
 use std::net::{SocketAddr, TcpListener};
@@ -19,7 +19,7 @@ use super::report::{Faults, Report};
 use super::{Output, ceiling, interrupt, load, sink};
 
 const ANSWER: Duration = Duration::from_secs(10);
-/// Without a delivery for this long, what is missing will not come.
+/// After this long without a delivery, missing events count as lost.
 const STALL: Duration = Duration::from_secs(20);
 const DRAIN_MAX: Duration = Duration::from_secs(3_600);
 
@@ -28,7 +28,7 @@ const DRAIN_MAX: Duration = Duration::from_secs(3_600);
 pub enum Subject {
     Ceiling,
     Klambda,
-    /// The same server, given requests that only the HTTP library takes: what the short way is worth.
+    /// The same server with requests that only the HTTP library accepts. The difference is the gain of the fast path.
     #[value(hide = true)]
     LongWay,
 }
@@ -152,7 +152,7 @@ impl Sink {
         self.child.ask("mark", ANSWER)
     }
 
-    /// Waits until all that was accepted has come, or nothing comes any more.
+    /// Waits until all accepted events have arrived, or until no event arrives any more.
     pub fn drain(&mut self, accepted: u64) -> anyhow::Result<Totals> {
         let mut totals = self.mark()?.totals;
         let (started, mut moved) = (Instant::now(), Instant::now());
@@ -177,7 +177,7 @@ impl Load {
         self.child.ask("mark", ANSWER)
     }
 
-    /// No more events; waits for the answers to those under way.
+    /// Sends no further events, and waits for the answers to open requests.
     pub fn stop(&mut self) -> anyhow::Result<LoadMark> {
         self.child.ask("stop", Duration::from_secs(60))
     }

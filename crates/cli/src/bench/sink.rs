@@ -1,4 +1,4 @@
-//! The recording sink: a target that answers at once or after a while, and remembers what came when.
+//! The recording sink: a target that answers immediately or after a delay, and records when each event arrived.
 
 use std::collections::VecDeque;
 use std::io;
@@ -21,8 +21,8 @@ const CALLER: u32 = 2;
 const DONE: &[u8] = b"HTTP/1.1 200 OK\r\ncontent-length: 0\r\n\r\n";
 const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\n\r\n";
 
-/// After this number of answers the sink looks for requests again: one that stands unread while others are answered would look
-/// as if it had come late.
+/// After this number of answers the sink reads requests again: a request that stays unread while others are answered would
+/// seem to arrive late.
 const ANSWERS_MAX: usize = 4;
 
 /// The key whose events always fail.
@@ -50,7 +50,7 @@ struct Sink {
 
 struct Caller {
     conn: Conn,
-    /// Told apart from a later caller in the same place, for whom an answer must not be meant.
+    /// Identifies the caller, so that a later caller with the same slot does not get its answer.
     serial: u64,
 }
 
@@ -62,7 +62,7 @@ struct Later {
     key: u32,
 }
 
-/// What a request asks for, copied out of the connection's bytes.
+/// The fields of a request, copied from the bytes of the connection.
 enum Delivery {
     Event(Mark),
     Poison,

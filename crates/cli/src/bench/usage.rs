@@ -1,4 +1,4 @@
-//! What a process has cost, as the kernel counts it.
+//! CPU time and memory of a process, as counted by the kernel.
 
 use std::fs;
 

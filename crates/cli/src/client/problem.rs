@@ -16,6 +16,11 @@ impl fmt::Display for Problem {
         if self.is("events-waiting") {
             return write!(f, "{}", pending(number(&self.body, "/waiting")));
         }
+        let detail = in_flags(self.body["detail"].as_str().unwrap_or_default());
+        if self.is("not-found") && !detail.is_empty() {
+            // The title would repeat it.
+            return write!(f, "{detail}");
+        }
         // An error that a function throws is not a problem document.
         let thrown = &self.body["error"];
         match (self.body["title"].as_str(), thrown["message"].as_str()) {
@@ -23,7 +28,6 @@ impl fmt::Display for Problem {
             (None, Some(message)) => write!(f, "{}: {message}", thrown["type"].as_str().unwrap_or("Error"))?,
             (None, None) => write!(f, "the server responded with status {}", self.status)?,
         }
-        let detail = in_flags(self.body["detail"].as_str().unwrap_or_default());
         if !detail.is_empty() {
             write!(f, ": {detail}")?;
         }
@@ -71,6 +75,7 @@ fn in_flags(text: &str) -> String {
         ("?discard=true", "--discard"),
         ("?force=true", "--force"),
         ("?source=", "--source"),
+        ("use after=0 ", "use --after 0 "),
         (": Authorization: Bearer <token>", ""),
     ];
     flags.iter().fold(text.to_owned(), |text, (parameter, flag)| text.replace(parameter, flag))

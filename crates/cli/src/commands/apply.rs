@@ -105,7 +105,7 @@ pub fn change(answer: &Value) -> &'static str {
     }
 }
 
-/// A subscription, a webhook endpoint or a namespace.
+/// A subscription, a webhook endpoint, an event type or a namespace.
 fn apply_document(
     context: &Context,
     manifest: &Manifest,

@@ -8,15 +8,18 @@ use crate::progress;
 use crate::route::Route;
 use anyhow::Context as _;
 use std::fs::{self, DirBuilder, File, OpenOptions};
-use std::io::{self, Read};
+use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use ureq::http::Method;
 
 pub fn run(context: &mut Context, args: &Backup) -> anyhow::Result<()> {
+    let route = Route::new(&["backup"]).query_opt("withKey", args.with_key.then_some(true));
+    if args.path == Path::new("-") {
+        return to_stdout(context, &route);
+    }
     let target = Target::of(&args.path)?;
     let partial = partial_path(&args.path)?;
-    let route = Route::new(&["backup"]).query_opt("withKey", args.with_key.then_some(true));
     let stream = context.client.stream(Method::POST, &route, "application/x-tar")?;
     let progress = progress::copying();
     let written = write(target, progress.wrap_read(stream), &partial);
@@ -28,6 +31,22 @@ pub fn run(context: &mut Context, args: &Backup) -> anyhow::Result<()> {
     }
     writeln!(context.out, "{} written, {}", args.path.display(), bytes(progress.position()))?;
     Ok(())
+}
+
+/// Writes the tar file to stdout. If it is incomplete, only the exit code shows it.
+fn to_stdout(context: &mut Context, route: &Route) -> anyhow::Result<()> {
+    if io::stdout().is_terminal() {
+        return Err(Usage("the backup is a tar file; redirect it, or name a file".to_owned()).into());
+    }
+    let mut stream = context.client.stream(Method::POST, route, "application/x-tar")?;
+    let mut buffer = vec![0; 64 << 10];
+    loop {
+        match stream.read(&mut buffer).map_err(cut_off)? {
+            0 => break,
+            read => context.out.write_all(&buffer[..read])?,
+        }
+    }
+    Ok(context.out.flush()?)
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -7,6 +7,7 @@ use crate::progress;
 use anyhow::{Context as _, anyhow, bail};
 use indicatif::ProgressBar;
 use klambda_dispatch::check::{self, ProblemKind, Progress, Report, Stage};
+use klambda_server::event_type_check;
 use klambda_server::secret_check::Keys;
 use klambda_store::real_disk::{Error, RealDisk};
 use std::io::Write;
@@ -32,17 +33,26 @@ pub fn run(out: &mut dyn Write, format: Format, args: &Check) -> anyhow::Result<
     drop(bar);
     let mut report = checked.with_context(|| args.folder.display().to_string())?;
     // A folder that a server cannot open is a problem of the report already.
-    let secrets = check::open(disk).ok().map(|(engine, _)| keys.check(&engine)).transpose()?;
-    let secrets = secrets.unwrap_or_default();
+    let engine = check::open(disk).ok().map(|(engine, _)| engine);
+    let secrets = engine.as_ref().map(|engine| keys.check(engine)).transpose()?.unwrap_or_default();
+    let types = engine.as_ref().map(event_type_check::check).transpose()?.unwrap_or_default();
     let unreadable = secrets.unreadable.iter().filter(|_| !keys.is_empty());
     for text in secrets.damaged.iter().chain(unreadable) {
         report.problems.add(ProblemKind::Secret, text.clone());
     }
+    for text in &types.damaged {
+        report.problems.add(ProblemKind::EventType, text.clone());
+    }
     let mut json = serde_json::to_value(&report)?;
     json["secrets"] = secrets.secrets.into();
+    json["eventTypes"] = types.types.into();
     if !write_raw(out, format, &json)? {
         let unchecked = if keys.is_empty() && secrets.secrets > 0 { ", not opened: no key file" } else { "" };
-        print(out, &report, &format!("{}{unchecked}", secrets.secrets))?;
+        let more = [
+            ("Secrets", format!("{}{unchecked}", secrets.secrets)),
+            ("Event types", types.types.to_string()),
+        ];
+        print(out, &report, &more)?;
     }
     match report.problems.count {
         0 => Ok(()),
@@ -62,8 +72,8 @@ fn show(bar: &ProgressBar, progress: Progress) {
     }
 }
 
-fn print(out: &mut dyn Write, report: &Report, secrets: &str) -> anyhow::Result<()> {
-    sheet(report, secrets).write(out)?;
+fn print(out: &mut dyn Write, report: &Report, more: &[(&str, String)]) -> anyhow::Result<()> {
+    sheet(report, more).write(out)?;
     for problem in &report.problems.listed {
         writeln!(out, "{}", one_line(&problem.text))?;
     }
@@ -81,7 +91,8 @@ fn problems(count: u64) -> String {
     counted(count, "problem")
 }
 
-fn sheet(report: &Report, secrets: &str) -> Sheet {
+/// `more`: what is stored besides subscriptions.
+fn sheet(report: &Report, more: &[(&str, String)]) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Segments", format!("{}, {}", report.segments, bytes(report.bytes)));
     sheet.line("Tables", format!("{}, {}", report.tables, bytes(report.table_bytes)));
@@ -89,7 +100,9 @@ fn sheet(report: &Report, secrets: &str) -> Sheet {
     sheet.line("Records", report.records);
     sheet.line("Events", report.events);
     sheet.line("Subscriptions", report.subscriptions);
-    sheet.line("Secrets", secrets);
+    for (title, count) in more {
+        sheet.line(title, count);
+    }
     sheet.line("Lanes touched", report.lanes);
     sheet.line("Delivered", report.delivered);
     sheet.line("Waiting", report.waiting);
@@ -144,6 +157,11 @@ mod tests {
         let (text, good) = checked(folder.path(), Format::Table);
         good.expect("nothing wrong");
         assert!(text.starts_with("Segments:") && text.ends_with("\nok\n"), "{text}");
+
+        let key_file = Some(folder.path().join("no.key"));
+        let args = Check { folder: folder.path().to_owned(), key_file };
+        let no_key = run(&mut Vec::new(), Format::Table, &args).expect_err("no key file").to_string();
+        assert!(no_key.ends_with("no.key does not exist"), "{no_key}");
 
         let (_, packed) = checked(&folder.path().join("manifest"), Format::Table);
         let packed = packed.expect_err("a file");

@@ -88,7 +88,8 @@ impl<'a> Place<'a> {
             (["token", "get" | "delete"], _) => server.names(Kind::Token),
             (["secret", "set" | "show" | "delete"], _) => server.names(Kind::Secret),
             (["explain"], _) => {
-                ["function", "agent", "subscription", "webhook"].map(|kind| format!("{kind}.spec")).to_vec()
+                let kinds = ["function", "agent", "subscription", "webhook", "eventtype"];
+                kinds.map(|kind| format!("{kind}.spec")).to_vec()
             }
             _ => self.command.get_positionals().flat_map(possible_values).collect(),
         }

@@ -143,7 +143,8 @@ pub fn read(file: &Path) -> anyhow::Result<Vec<u8>> {
 
 pub fn read_events(file: &Path) -> anyhow::Result<Vec<Box<RawValue>>> {
     let text = String::from_utf8(read(file)?).map_err(|error| Usage::file(file, &error))?;
-    let events = parse_events(&text).map_err(|error| Usage::file(file, &error))?;
+    let events = parse_events(&text)
+        .map_err(|error| Usage::file(file, &format_args!("expected CloudEvents in JSON ({error})")))?;
     match events.is_empty() {
         true => Err(Usage::file(file, &"no events in it").into()),
         false => Ok(events),

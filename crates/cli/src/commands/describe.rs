@@ -41,6 +41,7 @@ fn describe(context: &mut Context, resource: &Resource, source: Option<&str>) ->
         Kind::DeadLetter => dead_letter::describe(context, &resource.name),
         Kind::Subscription => one(context, Kind::Subscription, &route, subscription),
         Kind::Webhook => webhook(context, resource),
+        Kind::EventType => one(context, Kind::EventType, &route, event_type),
         Kind::Lane => one(context, Kind::Lane, &route, why::lane),
         Kind::Replay => one(context, Kind::Replay, &route, replay),
         Kind::Event => one(context, Kind::Event, &route.query_opt("source", source), event),
@@ -112,6 +113,25 @@ fn write_messages_and_spec(out: &mut dyn Write, mut sheet: Sheet, item: &Value) 
     writeln!(out, "Spec:")?;
     for line in serde_saphyr::to_string(&item["spec"])?.lines() {
         writeln!(out, "  {line}")?;
+    }
+    Ok(())
+}
+
+fn event_type(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()> {
+    let mut sheet = Sheet::default();
+    sheet.line("Name", cell(item, "/metadata/name"));
+    sheet.line("Type", cell(item, "/spec/type"));
+    sheet.line_opt("Created", moment(item, "/metadata/createdAt", now));
+    sheet.line_opt("Description", text(item, "/spec/description"));
+    sheet.write(out)?;
+    for (title, member) in [("Schema", "schema"), ("Example", "example")] {
+        if item["spec"][member].is_null() {
+            continue;
+        }
+        writeln!(out, "{title}:")?;
+        for line in serde_saphyr::to_string(&item["spec"][member])?.lines() {
+            writeln!(out, "  {line}")?;
+        }
     }
     Ok(())
 }

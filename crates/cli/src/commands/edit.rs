@@ -11,6 +11,7 @@ use crate::kind::Kind;
 use crate::resource::{self, Resource};
 use anyhow::{Context as _, bail};
 use serde_json::{Map, Value, json};
+use std::io::IsTerminal;
 use std::path::Path;
 use std::process::Command;
 use tempfile::NamedTempFile;
@@ -38,9 +39,12 @@ fn one(args: &Edit) -> Result<Resource, Usage> {
     let named = resource::named(&args.resources)?;
     let [one] = named.as_slice() else { return Err(Usage("edit one resource at a time".to_owned())) };
     match one.kind {
-        Kind::Function | Kind::Agent | Kind::Subscription | Kind::Webhook | Kind::Namespace => {
-            Ok(one.clone())
-        }
+        Kind::Function
+        | Kind::Agent
+        | Kind::Subscription
+        | Kind::Webhook
+        | Kind::EventType
+        | Kind::Namespace => Ok(one.clone()),
         other => Err(Usage(format!("{} cannot be edited", other.plural()))),
     }
 }
@@ -48,7 +52,11 @@ fn one(args: &Edit) -> Result<Resource, Usage> {
 /// The variable may hold arguments too, so a shell splits it.
 pub fn open_editor(file: &Path) -> anyhow::Result<()> {
     let named = ["KLAMBDA_EDITOR", "EDITOR"].iter().find_map(|name| std::env::var(name).ok());
-    let editor = named.filter(|editor| !editor.trim().is_empty()).unwrap_or_else(|| "vi".to_owned());
+    let named = named.filter(|editor| !editor.trim().is_empty());
+    if named.is_none() && !std::io::stdin().is_terminal() {
+        return Err(Usage("editing needs a terminal; to use a program, name it in EDITOR".to_owned()).into());
+    }
+    let editor = named.unwrap_or_else(|| "vi".to_owned());
     let script = format!("{editor} \"$1\"");
     let status = Command::new("sh").args(["-c", &script, "sh"]).arg(file).status();
     let status = status.with_context(|| format!("could not start the editor {editor}"))?;

@@ -33,9 +33,10 @@ fn definition(kind: Kind) -> Result<Value, Usage> {
         Kind::Agent => "LambdaAgent",
         Kind::Subscription => "Subscription",
         Kind::Webhook => "WebhookEndpoint",
+        Kind::EventType => "EventType",
         other => {
             let fault = format!(
-                "{} have no schema; explain works with function, agent, subscription and webhook",
+                "{} have no schema; explain works with function, agent, subscription, webhook and eventtype",
                 other.plural()
             );
             return Err(Usage(fault));

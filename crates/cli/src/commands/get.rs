@@ -48,7 +48,7 @@ pub fn dead_letters(context: &mut Context, filter: &Filter, limit: usize) -> any
     show(context, &Query::dead_letters(filter, limit))
 }
 
-/// Prints what is found even if something is missing.
+/// Prints the resources that exist, even if some are missing.
 fn show(context: &mut Context, query: &Query) -> anyhow::Result<()> {
     let (groups, failure) = query.fetch(&context.client);
     if failure.is_none() || groups.iter().any(|group| !group.items.is_empty()) {

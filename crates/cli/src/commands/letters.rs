@@ -124,7 +124,7 @@ pub fn import(context: &mut Context, args: &Import) -> anyhow::Result<()> {
 
 struct Line {
     members: Members,
-    /// What the file says about the dead letter; null if it is a plain event.
+    /// The data about the dead letter in the file; null for a plain event.
     about: Value,
 }
 

@@ -1,5 +1,5 @@
-//! `logs`: what functions and their builds print, line by line. Lines of several functions are merged by time. Followed, a
-//! lost connection is taken up again where it broke.
+//! `logs`: the output of functions and their builds. Lines of several functions are merged by time. With `--follow`, a
+//! lost connection is opened again and continues after the last line.
 
 use super::function::{Place, with_place};
 use super::{Context, exit, is_unreachable};
@@ -40,10 +40,13 @@ pub fn run(context: &mut Context, args: &Logs) -> anyhow::Result<()> {
     }
     let mut output = Output { context, is_alone };
     merge(&mut output, &mut sources)?;
-    match args.follow {
-        true => follow(&mut output, sources, args),
-        false => Ok(()),
+    if args.follow {
+        return follow(&mut output, sources, args);
     }
+    if args.selects() && sources.iter().all(|source| source.last.is_none()) {
+        eprintln!("no log lines found");
+    }
+    Ok(())
 }
 
 /// The functions and agents with these labels.
@@ -71,7 +74,7 @@ struct Source {
     last: Option<Last>,
 }
 
-/// The last line that was printed. Numbers begin again when the server does, times go on.
+/// The last line that was printed. After a restart of the server, numbers begin again, but times do not.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 struct Last {
     time: Millis,
@@ -149,8 +152,8 @@ fn merge(output: &mut Output, sources: &mut [Source]) -> anyhow::Result<()> {
     }
 }
 
-/// A new line, or why there are no more.
-type Told = (String, anyhow::Result<Value>);
+/// A new line with the title of its function, or the error that ended the stream.
+type Received = (String, anyhow::Result<Value>);
 
 /// Prints the lines of one function until it is gone.
 pub fn follow_one_at(context: &mut Context, route: Route) -> anyhow::Result<()> {
@@ -160,7 +163,7 @@ pub fn follow_one_at(context: &mut Context, route: Route) -> anyhow::Result<()> 
 
 /// Until all functions are gone.
 fn follow(output: &mut Output, sources: Vec<Source>, args: &Logs) -> anyhow::Result<()> {
-    let (lines, received) = mpsc::channel::<Told>();
+    let (lines, received) = mpsc::channel::<Received>();
     for source in sources {
         let (client, args, lines) = (output.context.client.clone(), args.clone(), lines.clone());
         // Ends with the program, at the latest.
@@ -187,7 +190,12 @@ fn follow(output: &mut Output, sources: Vec<Source>, args: &Logs) -> anyhow::Res
 }
 
 /// Until the function is gone.
-fn follow_one(client: &Client, source: Source, args: &Logs, told: &Sender<Told>) -> anyhow::Result<()> {
+fn follow_one(
+    client: &Client,
+    source: Source,
+    args: &Logs,
+    received: &Sender<Received>,
+) -> anyhow::Result<()> {
     let Source { title, route, mut last, .. } = source;
     loop {
         let selected = selection(&route, args, last).query("follow", true);
@@ -197,7 +205,7 @@ fn follow_one(client: &Client, source: Source, args: &Logs, told: &Sender<Told>)
                 let known = last;
                 for line in lines.skip_while(|line| known.is_some_and(|known| Last::of(line) <= known)) {
                     last = Some(Last::of(&line));
-                    if told.send((title.clone(), Ok(line))).is_err() {
+                    if received.send((title.clone(), Ok(line))).is_err() {
                         return Ok(());
                     }
                 }
@@ -223,7 +231,7 @@ struct Output<'a, 'b> {
 }
 
 impl Output<'_, '_> {
-    /// As it was written; with -o json and yaml, with what is known of it.
+    /// Prints the text of a line, or with -o json and yaml all of its members.
     fn print(&mut self, title: &str, mut line: Value) -> anyhow::Result<()> {
         let Output { context, is_alone } = self;
         if !*is_alone && let Some(fields) = line.as_object_mut() {

@@ -58,7 +58,7 @@ impl Manifest {
 /// Leaves out what only the server sets, so that the output of `get -o yaml` can be applied.
 pub fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, String> {
     let Some(fields) = document.as_object_mut() else {
-        return Err("a document is not a mapping".to_owned());
+        return Err("a document is not a mapping with apiVersion, kind, metadata and spec".to_owned());
     };
     let kind = kind(fields.get("kind").and_then(Value::as_str))?;
     fields.remove("status");
@@ -83,13 +83,18 @@ pub fn manifest(mut document: Value, given: Option<&str>) -> Result<Manifest, St
 }
 
 fn kind(word: Option<&str>) -> Result<Kind, String> {
-    const KNOWN: &str = "use LambdaFunction, LambdaAgent, Subscription, WebhookEndpoint or Namespace";
+    const KNOWN: &str =
+        "use LambdaFunction, LambdaAgent, Subscription, WebhookEndpoint, EventType or Namespace";
     match word {
         Some("LambdaFunction") => Ok(Kind::Function),
         Some("LambdaAgent") => Ok(Kind::Agent),
         Some("Subscription") => Ok(Kind::Subscription),
         Some("WebhookEndpoint") => Ok(Kind::Webhook),
+        Some("EventType") => Ok(Kind::EventType),
         Some("Namespace") => Ok(Kind::Namespace),
+        Some("Secret") => {
+            Err("secrets are not applied from files; use `klambda secret set NAME KEY=VALUE`".to_owned())
+        }
         Some(other) => Err(format!("unknown kind {other}; {KNOWN}")),
         None => Err(format!("a document has no kind; {KNOWN}")),
     }

@@ -1,5 +1,6 @@
 //! One file per verb, or per noun with verbs of its own.
 
+mod alerts;
 pub mod apply;
 mod backup;
 mod check;
@@ -8,7 +9,9 @@ mod completion;
 pub mod compose;
 mod config;
 mod context;
+mod cost;
 mod crd;
+mod dashboards;
 mod delete;
 mod describe;
 mod diff;
@@ -107,6 +110,7 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Token(action) => token::run(&mut context(out)?, action),
         Command::Secret(action) => secret::run(&mut context(out)?, action),
         Command::Status => status::run(&mut context(out)?),
+        Command::Cost => cost::run(&mut context(out)?),
         Command::Top(args) => top::run(context(out)?, args),
         Command::Context(action) => context::run(out, &cli.global, action),
         Command::Backup(args) => backup::run(&mut context(out)?, args),
@@ -116,6 +120,8 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(out, args),
         Command::Config => config::run(out),
         Command::Crd => crd::run(out, cli.global.output),
+        Command::Alerts(args) => alerts::run(out, cli.global.output, args),
+        Command::Dashboards(args) => dashboards::run(out, cli.global.output, args),
         Command::Completion(args) => completion::run(out, args),
         Command::Complete(args) => complete::run(out, args),
         Command::Version => version::run(&mut context(out)?),

@@ -36,8 +36,8 @@ fn create(context: &mut Context, args: &CreateNamespace) -> anyhow::Result<()> {
     if exists && !args.replace {
         bail!("{title} already exists; use --replace to change its limits");
     }
-    let limits = json!({"limits": limits(args)});
-    let body = json!({"metadata": {"name": args.name}, "spec": limits});
+    let spec = json!({"limits": limits(args), "schemaCheck": args.schema_check});
+    let body = json!({"metadata": {"name": args.name}, "spec": spec});
     let answer = context.client.put(&route, &body).with_context(|| title.clone())?;
     if write_raw(context.out, context.format, &answer.body)? {
         return Ok(());

@@ -1,4 +1,4 @@
-//! Whole commands against a server that answers what the test says.
+//! Whole commands against a server with prepared answers.
 
 use super::*;
 use crate::exit::code;
@@ -91,6 +91,8 @@ fn problems_become_exit_codes_and_one_message() {
         "Invalid subscription: 2 faults\n  spec.retry: unknown field tries\n  spec.target.url: not a URL"
     );
     assert_eq!(code(&failure(404, r#"{"title": "No such lane"}"#)), 4);
+    let body = r#"{"type": "/problems/not-found", "title": "Not found", "detail": "event a not found; use ?source="}"#;
+    assert_eq!(format!("{:#}", failure(404, body)), "event a not found; use --source");
     assert_eq!(code(&failure(409, r#"{"title": "Conflict"}"#)), 5);
     assert_eq!(code(&failure(500, "boom")), 1);
     assert_eq!(format!("{:#}", failure(502, "<html>")), "the server responded with status 502");

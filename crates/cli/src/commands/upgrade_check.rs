@@ -4,6 +4,7 @@ use crate::args::UpgradeCheck;
 use crate::output::{Format, Sheet, counted, write_raw};
 use anyhow::{anyhow, bail};
 use klambda_dispatch::check;
+use klambda_server::event_type_check;
 use klambda_server::secret_check::Keys;
 use klambda_store::manifest::{self, Manifest};
 use klambda_store::real_disk::{Error, RealDisk};
@@ -47,7 +48,7 @@ fn look(folder: &Path, key_file: Option<&Path>) -> anyhow::Result<Findings> {
     }
 }
 
-/// A server uses the folder, so only what is replaced as a whole can be read.
+/// A server uses the folder, so only files that are replaced as a whole can be read.
 fn in_use(folder: &Path, key_file: Option<&Path>) -> anyhow::Result<Findings> {
     let manifest = Manifest::load(&RealDisk::unlocked(folder)?)?.ok_or(manifest::Error::Missing)?;
     let has_keys = !Keys::read(folder, key_file)?.is_empty();
@@ -66,6 +67,10 @@ fn stopped(disk: RealDisk, folder: &Path, key_file: Option<&Path>) -> anyhow::Re
     if let Some(first) = secrets.damaged.first().or(secrets.unreadable.first()) {
         let count = counted((secrets.damaged.len() + secrets.unreadable.len()) as u64, "secret");
         bail!("{count} cannot be used ({first}): put the key file back, or name it with --key-file");
+    }
+    let types = event_type_check::check(&engine)?;
+    if let Some(first) = types.damaged.first() {
+        bail!("{} cannot be used ({first})", counted(types.damaged.len() as u64, "event type"));
     }
     Ok(Findings {
         closed_cleanly: Some(recovered == recovery::Report::default()),
@@ -152,6 +157,18 @@ mod tests {
         assert!(text.starts_with("Format:") && text.ends_with("can open it\n"), "{text}");
         assert!(text.contains("no: the next start reads the end of the log again"), "{text}");
         assert_eq!(contents(folder.path()), before);
+    }
+
+    #[test]
+    fn a_named_key_file_must_exist() {
+        let folder = copy(manifest::FORMAT);
+        let missing = folder.path().join("no.key");
+        let args = UpgradeCheck { folder: folder.path().to_owned(), key_file: Some(missing.clone()) };
+        let refused = run(&mut Vec::new(), Format::Table, &args).expect_err("no key file").to_string();
+        assert!(
+            refused.ends_with(&format!("the key file {} does not exist", missing.display())),
+            "{refused}"
+        );
     }
 
     #[test]

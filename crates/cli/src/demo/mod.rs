@@ -2,6 +2,7 @@
 //! fail, fixes the function, replays the failed event, and checks the result from outside.
 
 mod line;
+mod page;
 mod proof;
 mod scene;
 mod screen;
@@ -39,6 +40,9 @@ pub struct Args {
     /// Also record the demo as an animated SVG
     #[arg(long, value_name = "FILE")]
     pub svg: Option<PathBuf>,
+    /// Stop before the replay and show the story in the page of the server, until Ctrl-C
+    #[arg(long, conflicts_with = "svg")]
+    pub ui: bool,
     /// Language of the function [default: the first one that is installed]
     #[arg(long, value_enum)]
     language: Option<Language>,
@@ -55,6 +59,10 @@ pub fn run(out: &mut dyn Write, args: &Args) -> anyhow::Result<()> {
     let screen = Screen::new(out, args.plain, args.svg.is_some());
     let (scene, stage) = (Scene::new(language), Stage::set(language)?);
     let mut demo = Demo { stage, scene, screen, sent: Vec::new() };
+    if args.ui {
+        let shown = demo.play_in_page(language);
+        return shown.map_err(|error| demo.stage.explain(error));
+    }
     let played = demo.play(language);
     let played = played.map_err(|error| demo.stage.explain(error));
     // A recording also helps when the demo fails.

@@ -1,5 +1,5 @@
-//! What the demo has shown, found out from outside: what was sent and what the function itself wrote down. Nothing that the
-//! server says of itself is believed here.
+//! Checks the demo from outside: compares the events that were sent with the file that the function wrote. It uses nothing
+//! that the server reports about itself.
 
 use super::script::{ATTEMPTS, ORDERS, POISON, Step};
 use serde::Deserialize;
@@ -21,7 +21,7 @@ pub enum Outcome {
     Failed,
 }
 
-/// An event that was sent, and whether the server took it or knew it.
+/// A sent event, and whether the server accepted it or skipped it as a duplicate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sent {
     pub step: Step,
@@ -34,7 +34,7 @@ pub struct Claim {
     pub holds: bool,
 }
 
-/// What was written so far; a line that is being written is not yet there.
+/// The complete lines so far. A line that is still being written is left out.
 pub fn read(journal: &Path) -> Vec<Entry> {
     let text = std::fs::read_to_string(journal).unwrap_or_default();
     let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);

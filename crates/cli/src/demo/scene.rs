@@ -1,4 +1,5 @@
-//! What there is to see: the function, a row per order, and the story so far. Made of what the server and the function say.
+//! The content of a frame: the function, a row per order, and the story so far. Built from the state of the server and the
+//! lines of the function.
 
 use super::line::{Line, Tone};
 use super::proof::{Claim, Entry, Outcome};
@@ -21,15 +22,15 @@ pub struct Scene {
     language: Language,
     /// As the API shows it; null before it is applied.
     function: Value,
-    /// Those that have something to do.
+    /// Lanes that are not idle.
     lanes: Vec<Value>,
-    /// What the server has taken.
+    /// The events that the server accepted.
     accepted: BTreeSet<Step>,
     journal: Vec<Entry>,
     story: Vec<Line>,
 }
 
-/// How far one step of an order is.
+/// The state of one step of an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Mark {
     NotThere,
@@ -102,7 +103,7 @@ impl Scene {
         line.with(tone, phase).with(Tone::Dim, format!("  version {version}, {replicas} running"))
     }
 
-    /// An order: its steps as they happened, and what its lane waits for.
+    /// An order: its steps in the order of events, and the reason why its lane waits.
     pub fn row(&self, order: usize) -> Line {
         let mut line = Line::of(Tone::Plain, ORDERS[order]).to(NAME_WIDTH);
         for sequence in 1..=STEPS.len() as u64 {
@@ -115,7 +116,7 @@ impl Scene {
         line.with(tone, words)
     }
 
-    /// What there is to say of an order, if anything.
+    /// A remark about an order, if there is one.
     pub fn state(&self, order: usize) -> (Tone, String) {
         if self.is_done(order) {
             return (Tone::Good, "done".to_owned());
@@ -165,7 +166,7 @@ impl Scene {
     }
 }
 
-/// What the marks mean.
+/// The legend.
 fn legend() -> Line {
     let marks = [Mark::Waits, Mark::Runs, Mark::Done, Mark::Missing, Mark::Fails, Mark::Parked];
     marks.into_iter().fold(Line::default().to(NAME_WIDTH), |line, mark| {
@@ -173,7 +174,7 @@ fn legend() -> Line {
     })
 }
 
-/// That a handler throws is said by the status already.
+/// Without the prefix: the status already shows that the handler failed.
 fn failure(last_error: &str) -> String {
     let words = function::error(last_error);
     shorten(words.strip_prefix("HTTP 500: ").unwrap_or(&words), ERROR_CHARS_MAX)

@@ -1,4 +1,4 @@
-//! Where the picture goes: drawn over and over in a terminal, told line by line elsewhere, and kept for a file.
+//! Output of the demo: a terminal is redrawn, other outputs get lines, and a recording keeps every frame.
 
 use super::line::Line;
 use super::scene::{HEAD, Scene};
@@ -6,7 +6,7 @@ use super::script::ORDERS;
 use std::io::{IsTerminal, Write};
 use std::time::{Duration, Instant};
 
-/// A smaller terminal shows too little of it.
+/// A smaller terminal gets lines instead.
 const ROWS_MIN: usize = 16;
 const COLUMNS_MIN: usize = 72;
 
@@ -17,7 +17,7 @@ pub struct Screen<'a> {
     kept: Option<Vec<Frame>>,
 }
 
-/// What was to be seen from a moment on.
+/// A frame, and when it was shown.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub at: Duration,
@@ -26,14 +26,14 @@ pub struct Frame {
 
 enum Manner {
     Drawn(Drawing),
-    /// How much of the story was told, and what was said of each order.
+    /// The number of printed parts of the story, and the last line of each order.
     Told {
         lines: usize,
         states: [String; ORDERS.len()],
     },
 }
 
-/// A terminal, and the picture that is to be drawn over.
+/// A terminal, and the frame on it that the next one replaces.
 struct Drawing {
     rows: usize,
     columns: usize,
@@ -62,7 +62,7 @@ impl<'a> Screen<'a> {
         Ok(self.out.flush()?)
     }
 
-    /// How every order is now, for those who do not see it all the time.
+    /// Prints the state of every order, for outputs that are not redrawn.
     pub fn sum_up(&mut self, scene: &Scene) -> anyhow::Result<()> {
         if let Manner::Told { .. } = self.manner {
             self.show(scene)?;
@@ -73,19 +73,19 @@ impl<'a> Screen<'a> {
         Ok(())
     }
 
-    /// All that was to be seen, if it was to be kept.
+    /// All frames, if they were recorded.
     pub fn frames(self) -> Vec<Frame> {
         self.kept.unwrap_or_default()
     }
 
-    /// Whether someone watches, now or later.
+    /// Whether there is a terminal or a recording.
     pub fn takes_time(&self) -> bool {
         self.kept.is_some() || matches!(self.manner, Manner::Drawn(_))
     }
 }
 
 impl Drawing {
-    /// If there is a terminal, and room in it.
+    /// `None` without a terminal, or if it is too small.
     fn in_terminal() -> Option<Drawing> {
         let stdout = std::io::stdout();
         let size = rustix::termios::tcgetwinsize(&stdout).ok().filter(|_| stdout.is_terminal())?;
@@ -113,7 +113,7 @@ impl Drawing {
         Ok(())
     }
 
-    /// What is above the story, and the end of that. A line that wraps could not be drawn over.
+    /// The lines above the story, and the end of the story. Lines are cut, because a wrapped line could not be redrawn.
     fn fitted(&self, frame: &[Line]) -> Vec<Line> {
         let (head, story) = frame.split_at(HEAD.min(frame.len()));
         let room = self.rows.saturating_sub(HEAD + 1);

@@ -18,7 +18,7 @@ pub const POISON: Step = Step { order: 2, sequence: 3 };
 /// Attempts before a lane is parked.
 pub const ATTEMPTS: u64 = 2;
 
-/// In which order the events arrive: order and sequence. Within no order they come as they happened.
+/// The order of arrival: order and sequence. In every order, some events arrive out of sequence.
 const ARRIVALS: [(usize, u64); 18] = [
     (0, 1),
     (2, 2),
@@ -66,7 +66,7 @@ pub fn arrivals() -> impl Iterator<Item = Step> {
 }
 
 impl Step {
-    /// All of them, as they happened.
+    /// All of them, by sequence.
     pub fn all() -> impl Iterator<Item = Step> {
         let of = |order| (1..=STEPS.len() as u64).map(move |sequence| Step { order, sequence });
         (0..ORDERS.len()).flat_map(of)
@@ -89,7 +89,7 @@ impl Step {
 }
 
 impl Language {
-    /// The first that is there.
+    /// The first language that is installed.
     pub fn find() -> Option<Language> {
         [Language::Nodejs, Language::Python].into_iter().find(|language| language.is_there())
     }

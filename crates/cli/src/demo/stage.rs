@@ -1,4 +1,4 @@
-//! What the demo stands on: a folder that goes with it, and a server of its own in that.
+//! The server of the demo, and its temporary folder.
 
 use super::proof::{self, Entry};
 use super::script::{self, Draft, FUNCTION, Language, SUBSCRIPTION, Step};
@@ -24,6 +24,10 @@ impl Stage {
         Ok(Stage { client: server.client()?, server, language })
     }
 
+    pub fn url(&self) -> &str {
+        self.server.url()
+    }
+
     pub fn explain(&mut self, error: anyhow::Error) -> anyhow::Error {
         self.server.explain(error)
     }
@@ -32,7 +36,7 @@ impl Stage {
         self.server.path().join("journal")
     }
 
-    /// What the function has written down so far.
+    /// The lines that the function has written so far.
     pub fn journal(&self) -> Vec<Entry> {
         proof::read(&self.journal_path())
     }
@@ -52,7 +56,7 @@ impl Stage {
         }
     }
 
-    /// The lanes of the function that have something to do.
+    /// The lanes of the function that are not idle.
     pub fn lanes(&self) -> anyhow::Result<Vec<Value>> {
         let route = Route::new(&["lanes"]).query("subscription", SUBSCRIPTION);
         match self.client.list_from(&route, "cursor", None::<&str>, 0) {
@@ -61,7 +65,7 @@ impl Stage {
         }
     }
 
-    /// Sends one event; whether the server took it, which it does not if it knows it.
+    /// Sends one event. Returns whether the server accepted it; it skips a duplicate.
     pub fn send(&self, step: Step) -> anyhow::Result<bool> {
         let body = step.event().to_string();
         let answer = self.client.post_as(&Route::new(&["events"]), body, "application/cloudevents+json")?;
@@ -73,7 +77,7 @@ impl Stage {
         Ok(self.client.post(&Route::new(&["dlq", "replays"]), Some(&request))?.body)
     }
 
-    /// Ends the server and has its folder read by the checker that shares no code with it.
+    /// Ends the server, and runs the checker on its folder. The checker shares no code with the server.
     pub fn check(&mut self) -> anyhow::Result<check::Report> {
         self.server.end()?;
         let data = own_server::data(self.server.path());

@@ -1,4 +1,4 @@
-//! The picture as an SVG that plays once what was to be seen, at its own pace, and stays at the end.
+//! The recording as an SVG: it plays once, at the original speed, and stays at the last frame.
 //!
 //! A line that stays the same over several frames is written once. A viewer without animation shows the end.
 

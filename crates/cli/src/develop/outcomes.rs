@@ -1,4 +1,4 @@
-//! What became of the events that were sent to the server of `dev`, one line for each.
+//! The outcomes of the events that were sent to the server of `dev`, one line for each.
 
 use crate::client::{Client, Error};
 use crate::function;

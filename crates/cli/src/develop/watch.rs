@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 /// Not part of the source, or written by tools while one works.
 const IGNORED: [&str; 3] = [".git", "node_modules", "__pycache__"];
 const IGNORED_ENDS: [&str; 3] = [".swp", ".swx", "~"];
-/// A source has no more files than that.
+/// The maximum number of files of a source.
 const FILES_MAX: usize = 20_000;
 /// Changes that never stop are acted on after this time.
 const UNREST_MAX: Duration = Duration::from_secs(2);
@@ -29,7 +29,7 @@ pub struct Watch {
     folder: PathBuf,
     inotify: OwnedFd,
     seen: BTreeMap<PathBuf, Stamp>,
-    /// Since when something happens that was not looked at.
+    /// The time of the first change that was not examined yet.
     unrest: Option<Instant>,
 }
 

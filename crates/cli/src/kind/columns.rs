@@ -80,6 +80,7 @@ pub fn columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
         Kind::Function | Kind::Agent => (FUNCTION, FUNCTION_WIDE),
         Kind::Subscription => (SUBSCRIPTION, SUBSCRIPTION_WIDE),
         Kind::Webhook => (WEBHOOK, WEBHOOK_WIDE),
+        Kind::EventType => (EVENT_TYPE, EVENT_TYPE_WIDE),
         Kind::Lane => (LANE, LANE_WIDE),
         Kind::DeadLetter => (DEAD_LETTER, DEAD_LETTER_WIDE),
         Kind::Replay => (REPLAY, REPLAY_WIDE),
@@ -115,6 +116,7 @@ const NAMESPACES_WIDE: &[Column] = &[
     Column("MAX-BACKLOG", Text("/spec/limits/backlog")),
     Column("MAX-SUBSCRIPTIONS", Text("/spec/limits/subscriptions")),
     Column("MAX-FUNCTIONS", Text("/spec/limits/functions")),
+    Column("SCHEMA-CHECK", TextOr("/spec/schemaCheck", "off")),
 ];
 
 const FUNCTION: &[Column] = &[
@@ -179,6 +181,27 @@ fn types(types: &Value) -> String {
         "-" => "any".to_owned(),
         some => some.to_owned(),
     }
+}
+
+const EVENT_TYPE: &[Column] = &[
+    Column("NAME", Text("/metadata/name")),
+    Column("TYPE", Text("/spec/type")),
+    Column("SCHEMA", Words(|event_type| yes(event_type["spec"]["schema"].is_object()))),
+    Column(
+        "DESCRIPTION",
+        Words(|event_type| shorten(&cell(event_type, "/spec/description"), ERROR_CHARS_MAX)),
+    ),
+    Column("AGE", Age("/metadata/createdAt")),
+];
+const EVENT_TYPE_WIDE: &[Column] =
+    &[Column("EXAMPLE", Words(|event_type| example(&event_type["spec"]["example"])))];
+
+fn example(example: &Value) -> String {
+    if example.is_null() { "-".to_owned() } else { shorten(&example.to_string(), ERROR_CHARS_MAX) }
+}
+
+fn yes(is_true: bool) -> String {
+    if is_true { "yes" } else { "-" }.to_owned()
 }
 
 const LANE: &[Column] = &[
@@ -300,7 +323,7 @@ const REVISION_WIDE: &[Column] = &[
 ];
 
 fn serving(revision: &Value) -> String {
-    if revision["serving"] == true { "yes" } else { "-" }.to_owned()
+    yes(revision["serving"] == true)
 }
 
 /// The phase, with the serving generation if it is not the desired one.

@@ -1,4 +1,4 @@
-//! A disk that is really full: events are refused, what was accepted is delivered, and room is enough to go on.
+//! A full disk: new events are refused, accepted ones are delivered, and the server continues when there is space.
 
 use crate::history::{End, Receiver, Verdicts};
 use crate::producer::Sent;
@@ -43,7 +43,7 @@ fn a_full_disk_refuses_events_and_still_drains() {
     assert_eq!(server.status()["disk"]["full"], true);
     server.wait_for("flows", |status| status["waiting"] == 0);
 
-    // Nothing of the second has left yet: it drains on what is kept for acknowledgements.
+    // No event of the second was delivered yet. Its acknowledgements use the reserved space.
     assert_eq!(server.subscription("waits")["waiting"], producer.accepted.len());
     server.post("subscriptions/waits/resume");
     server.wait_for("waits", |status| status["waiting"] == 0 && status["inFlight"] == 0);
@@ -65,7 +65,7 @@ fn a_full_disk_refuses_events_and_still_drains() {
     crate::summarize(&format!("full disk: room again, {}", producer.verify(&target, &[FLOWS, WAITS])));
 }
 
-/// Killed while its disk is full, it starts again, delivers what it had accepted and continues to refuse.
+/// Killed while its disk is full, it starts again, delivers the accepted events and still refuses new ones.
 #[test]
 fn a_server_killed_on_a_full_disk_starts_again() {
     let Some(disk) = SmallDisk::mount("48m") else { return };
@@ -87,8 +87,8 @@ fn a_server_killed_on_a_full_disk_starts_again() {
     crate::summarize(&format!("full disk: killed, {}", producer.verify(&target, &[WAITS])));
 }
 
-/// The events are small and so many that what is kept for acknowledgements is far too little for all of them: history
-/// goes before its time.
+/// Many small events need more space for acknowledgements than the server reserves: it deletes history
+/// early.
 #[test]
 fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
     let Some(disk) = SmallDisk::mount("30m") else { return };
@@ -211,7 +211,7 @@ impl Producer {
         })
     }
 
-    /// Every accepted event came to all of them, once and in order.
+    /// Every accepted event reached all of them, once and in order.
     fn verify(&self, target: &Target, receivers: &[Receiver]) -> Verdicts {
         let verdicts = Verdicts::of(&self.accepted, &target.calls(), receivers, End::Killed, &[]);
         verdicts.assert_clean();

@@ -1,13 +1,13 @@
-//! Judges a history: what producers were told, and what the target saw. It knows nothing of how the server works, only
-//! what it promises: every event that was answered arrives; a lane's events arrive in order, one call open at a time;
-//! what was acknowledged comes again only where the server or the target was disturbed in between. After a loss of
-//! power, and only then, a lane may go back: what was acknowledged since the last sync comes again, in order.
+//! Checks a history: the answers that producers got, and the calls that the target saw. It knows only the promises of the
+//! server: every accepted event arrives. The events of a lane arrive in order, with one open call at a time. An
+//! acknowledged event arrives again only if the server or the target was disturbed in between. Only after a power cut, a
+//! lane may go back: events that were acknowledged since the last sync arrive again, in order.
 
 use crate::producer::Sent;
 use crate::target::{Call, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Who was to receive what.
+/// The events that each subscription should receive.
 pub struct Receiver {
     pub subscription: &'static str,
     /// None: all.
@@ -26,9 +26,9 @@ pub struct Disturbance {
 /// How servers ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum End {
-    /// What the kernel was given, it has.
+    /// The kernel keeps everything that was written.
     Killed,
-    /// What was not synced may be lost.
+    /// Data that was not synced may be lost.
     PowerLost,
 }
 

@@ -1,5 +1,5 @@
-//! The k-th fsync, write or rename of the server fails. It says so and ends at once, or it can do without; what it had
-//! acknowledged is there after a restart, also where the failed fsync took all that it should have made durable.
+//! The k-th fsync, write or rename of the server fails. The server either reports it and ends immediately, or continues
+//! without it. Acknowledged events exist after a restart, even if the failed fsync lost all unsynced data.
 
 use crate::history::{End, Receiver, Verdicts};
 use crate::is_long;
@@ -83,7 +83,7 @@ fn cases(operation: &'static str, random: &mut Random) -> Vec<Case> {
     if !is_long() {
         random.shuffle(&mut numbers);
         numbers.truncate(SAMPLE);
-        // What fails first is what a start does.
+        // The first failures hit operations of the start.
         numbers.extend(1..=2);
     }
     numbers.into_iter().map(|k| Case { operation, k, seed: random.next() }).collect()
@@ -166,7 +166,7 @@ impl Case {
         ];
     }
 
-    /// Segments are begun by what is written, so to see many renames takes much.
+    /// A rename happens when a segment is full, so many renames need much data.
     fn producer<'a>(&self, victim: &Victim, random: Random, answered: &'a AtomicU64) -> Producer<'a> {
         let mut producer = Producer::new("p".into(), "event", &victim.url(), 5, random, answered);
         producer.payload_bytes = if self.operation == "rename" { 48 << 10 } else { 100 };
@@ -204,7 +204,7 @@ impl Case {
         (sent, Outcome::WentOn)
     }
 
-    /// What was not answered is sent again; then all of it must be there.
+    /// Sends unanswered events again. Then all events must exist.
     fn finish(&self, mut victim: Victim, target: &Target, mut random: Random, mut sent: Vec<Sent>) -> usize {
         assert!(self.subscribe(&victim, target), "{self:?}");
         let answered = AtomicU64::new(0);

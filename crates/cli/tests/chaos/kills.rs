@@ -23,7 +23,7 @@ const EVENTS: u64 = 8400;
 const CONCURRENCY: u64 = 200;
 const KINDS: [&str; 3] = ["by-arrival", "by-sequence", "unordered"];
 /// The last takes all events, so that most belong to two subscriptions. The second is paused until the killing is over:
-/// what waits for it makes recoveries long.
+/// its pending events make recoveries long.
 const RECEIVERS: [Receiver; 4] = [
     Receiver { subscription: "by-arrival", kind: Some("by-arrival"), is_ordered: true },
     Receiver { subscription: "held", kind: Some("by-arrival"), is_ordered: true },
@@ -100,7 +100,7 @@ fn subscribe(victim: &Victim, target: &str) {
             spec["ordering"] = "ordered".into();
         }
         if subscription == "by-sequence" {
-            // No gap is ever given up: what is missing is on its way.
+            // Gaps never time out: missing events are still on their way.
             spec["orderingPolicy"] =
                 json!({"sequence": {"attribute": "sequence"}, "gap": {"timeout": "1h", "action": "park"}});
         }

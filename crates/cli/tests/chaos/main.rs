@@ -1,5 +1,5 @@
 //! The real binary among real troubles: killed, stopped, on a disk that fills up or fails, with targets that die.
-//! What producers were told and what the target saw is recorded outside of it, and judged by `history` alone.
+//! The answers to producers and the calls of the target are recorded outside of it, and only `history` judges them.
 //!
 //! `KLAMBDA_BIN` names the binary, if not the one that was built with these tests. `KLAMBDA_SEED` repeats the choices
 //! of a run. `KLAMBDA_CHAOS=long` tries every k-th failure of 1 to 200 and ten times the kills.
@@ -25,7 +25,7 @@ fn is_long() -> bool {
     std::env::var("KLAMBDA_CHAOS").is_ok_and(|value| value == "long")
 }
 
-/// The one line that a harness comes to: printed, and kept where `KLAMBDA_SUMMARY` says.
+/// The summary of a harness in one line: printed, and written to the file named by `KLAMBDA_SUMMARY`.
 fn summarize(line: &str) {
     println!("{line}");
     if let Some(path) = std::env::var_os("KLAMBDA_SUMMARY") {

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// An event, and what its producer was told of it.
+/// An event, and the answer that its producer got.
 #[derive(Clone, Debug)]
 pub struct Sent {
     pub id: String,
@@ -117,7 +117,7 @@ impl<'a> Producer<'a> {
         Ok(())
     }
 
-    /// What was answered is known.
+    /// Answered events are known.
     fn send_again(&self, batch: &[Sent]) {
         if let Ok(results) = self.post(batch) {
             assert!(results.iter().all(|result| result["status"] == "skipped"), "{results:?}");

@@ -1,7 +1,7 @@
-//! A target that records every call before it answers, and is not always well.
+//! A target that records every call before it answers, and sometimes fails.
 //!
-//! It is a process of its own (this test binary, started again), so that it can be stopped and killed. What it has
-//! seen is in a file that outlives it: a line is handed to the kernel before its call is answered.
+//! It is a process of its own (this test binary, started again), so that it can be stopped and killed. Its
+//! record is a file that outlives it: it writes a line before it answers a call.
 //!
 //! It knows exactly which calls are open: a call whose caller has closed its connection, or died, is not, and the
 //! kernel says so at once, however late the process looks.
@@ -43,7 +43,7 @@ pub struct Target {
     seen: Mutex<Seen>,
 }
 
-/// What was read of the record so far.
+/// The part of the record that was read so far.
 #[derive(Default)]
 struct Seen {
     bytes: u64,
@@ -100,8 +100,8 @@ impl Target {
         self.look().calls.len()
     }
 
-    /// All calls in the order of their epochs and, within one, of their arrival. What a dead process had sent may be
-    /// read after the first calls of the next.
+    /// All calls in the order of their epochs and, within one, of their arrival. Calls of a dead
+    /// process may be read after the first calls of the next one.
     pub fn calls(&self) -> Vec<Call> {
         let mut calls = self.look().calls.clone();
         calls.sort_by_key(|call| call.epoch);

@@ -18,9 +18,9 @@ pub struct Victim {
     pub data: PathBuf,
     address: String,
     pub process: Option<Process>,
-    /// How often it was started anew; told to the target with every call.
+    /// The number of starts. Every call carries it to the target.
     pub epoch: u64,
-    /// What is printed before this is of an earlier process.
+    /// Output before this offset is from an earlier process.
     printed_from: usize,
     pub binary: OsString,
     /// For the next start only.

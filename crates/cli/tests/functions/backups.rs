@@ -1,4 +1,4 @@
-//! A copy serves what the original served, without asking anybody for code.
+//! A copy serves the same code as the original, without fetching it.
 
 use crate::revisions::{answering, from_git, klambda, says};
 use crate::support::KLAMBDA;
@@ -37,7 +37,7 @@ fn a_restored_server_serves_the_same_code() {
     let home = world.folder.path().to_owned();
     let checked = Command::new(KLAMBDA).args(["check", "copy"]).current_dir(&home).output().expect("klambda");
     assert!(checked.status.success() && checked.stdout.ends_with(b"\nok\n"), "{checked:?}");
-    // Nothing of the original is there any more.
+    // Nothing of the original exists any more.
     std::fs::rename(home.join("data"), home.join("gone")).expect("renamed");
     std::fs::create_dir(home.join("data")).expect("a folder");
     let unpacked = Command::new("tar").args(["xf", "copy.tar", "-C", "data"]).current_dir(&home).status();

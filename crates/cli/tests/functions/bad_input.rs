@@ -1,4 +1,4 @@
-//! What goes wrong with functions: each ends in a state that says why, and holds up no other.
+//! Functions that fail: each ends in a state with a reason, and does not delay others.
 
 use crate::world::{NODE_HELLO, World, inline, is, node};
 use serde_json::{Value, json};
@@ -79,7 +79,7 @@ fn each_ends_with_a_reason() {
         let message = failed.map(|one| one["message"].to_string()).unwrap_or_default();
         assert!(message.len() > 30, "{name}: {message}");
         let (status, body) = world.invoke(name, &json!({}));
-        // What may pass is tried again now and then: a call that comes just then is told how it ended.
+        // Temporary failures are retried. A call during a retry gets its result.
         assert!(matches!(status, 502 | 503), "{name}: {status} {body}");
     }
     let mut never = node(NODE_HELLO);

@@ -30,7 +30,7 @@ fn a_handler_knows_which_attempt_it_is() {
     });
 }
 
-/// However long a replica may take to come up: one that is there has to answer within the time of the call.
+/// The start of a replica may take long, but a running one must answer within the timeout of the call.
 #[test]
 fn a_call_has_a_time_of_its_own() {
     let world = World::with(vec![("KLAMBDA_FUNCTIONS_START_TIMEOUT", "2m".into())]);
@@ -110,7 +110,7 @@ fn answering(lines: &'static [&'static str]) -> String {
     url
 }
 
-/// The first answer is to the question whether it is there.
+/// The first answer is to the health check.
 #[test]
 fn a_status_that_is_none_is_not_passed_on() {
     let world = World::new();

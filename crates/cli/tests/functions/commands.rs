@@ -49,7 +49,7 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
         404 => Ok(()),
         status => Err(status.to_string()),
     });
-    // Who asked for it is noted, and what changed nothing is not.
+    // The audit log has the requester. Requests that change nothing have no entry.
     let (_, audit) = world.get("/api/v1/audit");
     let noted: Vec<String> = audit["items"].as_array().expect("a list").iter().map(noted).collect();
     let expected = ["8 delete", "6 create", "5 delete", "3 rebuild", "2 put", "1 create"];
@@ -60,7 +60,7 @@ fn events_create_change_and_delete_and_bad_ones_are_dead_letters() {
             format!("event {id} of /test {verb} function default/f")
         })
     );
-    // What is told of a name is one row of numbers, over all that had it.
+    // Event numbers continue over all functions that had the same name.
     let told = eventually("both ends are reported", || {
         let told = told_of(&world, "/lambda/default/f");
         let ends = told.iter().filter(|event| event["type"] == "lambda.function.deleted").count();
@@ -109,7 +109,7 @@ fn events_cancel_stop_and_begin_builds() {
             count => Err(count.to_string()),
         });
     }
-    // What was stopped builds again when that is asked for, with what can be built now.
+    // A stopped build runs again on request, with the current source.
     world.apply("s", &node(NODE_HELLO));
     world.send("lambda.build.started", "3", "s", &json!({ "function_name": "s" }));
     world.ready("s");
@@ -194,7 +194,7 @@ fn parsers_are_run_and_their_end_is_told() {
     assert!(why.contains("function_name") && why.contains("execution_id"), "{why}");
 }
 
-/// What anybody writes as `source` proves nothing: an event with that of the server is obeyed like any other.
+/// A `source` proves nothing: a command with the source of the server runs like any other.
 #[test]
 fn an_event_and_the_call_come_to_the_same() {
     let world = World::new();

@@ -72,7 +72,7 @@ fn after_a_kill_nothing_is_left_and_it_is_ready_without_a_build() {
     spec["scaling"] = json!({ "minReplicas": 1 });
     world.apply("f", &spec);
     world.ready("f");
-    // What is shown may be a moment ahead of what is durable.
+    // The API may briefly show a state that is not durable yet.
     let before = eventually("all of it is reported", || {
         let (events, shown) = (world.events("lambda.*"), world.function("f"));
         let is_status = |item: &&Value| item["event"]["type"] == "lambda.status.updated";

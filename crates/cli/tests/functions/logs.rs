@@ -12,7 +12,7 @@ use std::process::Command;
 const TELLS: &str = "exports.handler = (event, context) => { \
     context.log.info(`saw ${event.data.n}`); process.stderr.write(`also ${event.data.n}\n`); return {}; };";
 
-/// What the command prints; it must succeed.
+/// The output of a command that must succeed.
 fn klambda(world: &World, words: &[&str]) -> String {
     let output =
         Command::new(KLAMBDA).args(words).env("KLAMBDA_SERVER", &world.url).output().expect("klambda");

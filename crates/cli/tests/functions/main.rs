@@ -7,6 +7,7 @@ mod backups;
 mod bad_input;
 mod calls;
 mod commands;
+mod images;
 mod isolation;
 mod lifecycle;
 mod logs;

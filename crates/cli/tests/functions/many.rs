@@ -1,4 +1,4 @@
-//! Many functions at once share what is the same.
+//! Many functions at once share equal sources and artifacts.
 
 use crate::support::eventually;
 use crate::world::{NODE_HELLO, World, node};

@@ -6,7 +6,7 @@ use serde_json::json;
 use std::collections::BTreeSet;
 
 /// Metric, and the labels that queries and alerts use of it.
-const NAMED: [(&str, &[&str]); 39] = [
+const NAMED: [(&str, &[&str]); 42] = [
     ("klambda_function_replicas", &["function_name", "namespace"]),
     ("klambda_function_invocations_total", &["function_name", "namespace"]),
     ("klambda_function_errors_total", &["function_name", "namespace"]),
@@ -25,10 +25,12 @@ const NAMED: [(&str, &[&str]); 39] = [
     ("operator_api_request_duration_seconds_bucket", &["method", "endpoint", "le"]),
     ("operator_api_request_size_bytes_bucket", &["method", "endpoint", "le"]),
     ("operator_api_requests_total", &["method", "endpoint", "status_code"]),
+    ("operator_build_cost_total", &["function_name", "namespace"]),
     ("operator_build_duration_seconds_bucket", &["function_name", "namespace", "le"]),
     ("operator_build_jobs_active", &["function_name", "namespace"]),
     ("operator_build_jobs_total", &["function_name", "namespace", "result"]),
     ("operator_circuit_breaker_state", &["subscription"]),
+    ("operator_cost_per_function_total", &["function_name", "namespace"]),
     ("operator_cpu_usage_seconds", &[]),
     ("operator_crd_operation_duration_seconds_bucket", &["operation", "function_name", "le"]),
     ("operator_crd_operations_total", &["operation", "function_name", "namespace"]),
@@ -44,6 +46,7 @@ const NAMED: [(&str, &[&str]); 39] = [
     ("operator_reconcile_duration_seconds_bucket", &["function_name", "namespace", "phase", "le"]),
     ("operator_reconcile_total", &["function_name", "namespace", "phase", "result"]),
     ("operator_service_creation_duration_seconds_bucket", &["function_name", "namespace", "le"]),
+    ("operator_storage_cost_total", &[]),
     ("operator_api_request_duration_seconds_count", &["method", "endpoint"]),
     ("operator_reconcile_duration_seconds_count", &["function_name", "namespace", "phase"]),
 ];

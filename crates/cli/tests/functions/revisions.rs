@@ -123,7 +123,7 @@ fn only_so_many_are_kept_and_what_does_not_build_is_none() {
     assert_eq!(numbers, [(2, false), (3, true)]);
     let (_, listed) = klambda(&world, &["get", "functions"]);
     assert!(listed.contains("Ready (serves 3, wants 4)"), "{listed}");
-    // The one before what was applied last is the one that serves.
+    // The revision before the last applied one serves.
     let (_, text) = klambda(&world, &["rollback", "function", "f"]);
     assert_eq!(text, "function/f rolled back to revision 3 as generation 5\n");
     world.ready("f");
@@ -160,7 +160,7 @@ fn a_folder_is_looked_into_at_every_apply() {
     says(&world, "f", "two");
     assert_eq!(world.apply("f", &spec)["change"], "unchanged");
     assert_eq!(revisions(&world, "f").len(), 2);
-    // What was once built is not built again.
+    // Code that was built before is not built again.
     std::fs::write(folder.join("index.js"), answering("one")).expect("written");
     world.apply("f", &spec);
     world.ready("f");

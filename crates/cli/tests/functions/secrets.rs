@@ -13,7 +13,7 @@ use std::time::Duration;
 const ONE: &str = "hush-one";
 const TWO: &str = "hush-two";
 
-/// Says what it got.
+/// Returns the values that it got.
 const CODE: &str = "const fs = require('fs'); exports.handler = () => ({ token: process.env.TOKEN, \
     cert: fs.readFileSync(process.env.KLAMBDA_SECRETS + '/tls/cert.pem', 'utf8'), folder: process.env.KLAMBDA_SECRETS });";
 

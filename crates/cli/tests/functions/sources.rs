@@ -1,4 +1,4 @@
-//! Code that is fetched: from a bucket with a secret, and what a server that refuses makes of a function.
+//! Fetched code: from a bucket with a secret, and from a server that refuses.
 
 use crate::support::process::{Process, agent};
 use crate::support::{eventually, free_port, repository};

@@ -1,4 +1,4 @@
-//! A server with functions, and what the tests ask of it.
+//! A server with functions, and helpers for requests to it.
 
 use crate::support::process::{Process, agent, wait_until_ready};
 use crate::support::shell::share_cache;
@@ -131,7 +131,7 @@ impl World {
         page["items"].as_array().cloned().unwrap_or_default()
     }
 
-    /// What its replicas printed, as the messages in it.
+    /// The messages that its replicas printed.
     pub fn printed(&self, name: &str) -> Vec<String> {
         let (_, page) = self.get(&format!("/api/v1/lambda/functions/{name}/logs?tail=1000"));
         let lines = page["items"].as_array().cloned().unwrap_or_default();

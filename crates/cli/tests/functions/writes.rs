@@ -1,4 +1,4 @@
-//! Documents over REST: names that are derived, parts that are merged, and what is refused.
+//! Documents over REST: derived names, merged parts and rejected documents.
 
 use crate::support::eventually;
 use crate::world::{NODE_HELLO, World, node};
@@ -70,7 +70,7 @@ fn parts_are_merged_and_old_versions_refused() {
     let old = before["metadata"]["resourceVersion"].as_str().expect("a version");
     assert_eq!(world.delete(&format!("{path}?resourceVersion={old}")).0, 409);
 
-    // A file that says nothing of what others set leaves it, and twice it is the same.
+    // Fields that others set and the file does not contain stay. Applying the file twice changes nothing.
     let generation = world.ready("f")["metadata"]["generation"].clone();
     assert_eq!(world.apply("f", &node(NODE_HELLO))["change"], "unchanged");
     let seen = world.ready("f");
@@ -109,7 +109,7 @@ fn both_groups_are_agents_and_two_kinds_of_filter_are_one_too_many() {
     assert!(!seen.iter().any(|path| path.starts_with("spec.triggers[0]")), "{body:#}");
 }
 
-/// What is written leaves room for all that will be said of it.
+/// The size limit of a document leaves room for its status.
 #[test]
 fn what_leaves_no_room_for_its_status_is_refused() {
     let world = World::new();
@@ -128,7 +128,7 @@ fn what_leaves_no_room_for_its_status_is_refused() {
     gone(&world, "fits");
 }
 
-/// A version without that limit took what it could not say a word of; it blocks nobody and can be deleted.
+/// A version without that limit accepted documents that leave no room for a status. They block nothing and can be deleted.
 #[test]
 fn what_was_stored_too_large_blocks_nobody_and_can_go() {
     let mut world = World::new();

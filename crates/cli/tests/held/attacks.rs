@@ -1,4 +1,4 @@
-//! Each of these took gigabytes, or seconds of others, before what is held was counted.
+//! Before held memory was counted, each of these attacks used gigabytes or delayed others by seconds.
 
 use crate::is_long;
 use crate::victim::{Victim, read_answer, subscription, until};
@@ -15,7 +15,7 @@ fn connections(victim: &Victim, count: usize, first: &[u8]) -> Vec<TcpStream> {
     let open = |n: usize| {
         let mut stream = victim.connect();
         stream.set_nonblocking(true).expect("a setting");
-        // What the server does not take is not sent: that is the point.
+        // The server does not read more, so no more is sent: that is the point of this attack.
         let _ = stream.write(first);
         if n % 200 == 199 {
             std::thread::sleep(Duration::from_millis(5));

@@ -1,5 +1,5 @@
-//! Memory that strangers can take: the real binary under clients and targets that make it hold what is theirs. Each
-//! attack is watched from outside: the memory of the process, and what another producer notices of it.
+//! Memory that clients and targets can occupy in the real binary. Each attack is observed from outside: the memory of the
+//! process, and the latency of another producer.
 //!
 //! `KLAMBDA_BIN` names the binary, if not the one that was built with these tests. `KLAMBDA_HELD=long` makes the attacks
 //! as large as they were when they were found, and expects the latency of a release build.

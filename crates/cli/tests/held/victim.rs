@@ -13,10 +13,10 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// Beside what is configured as `memory`, whatever strangers do.
+/// The memory of the process besides the setting `memory`, under any attack.
 const BESIDE_MEMORY: u64 = 150 << 20;
 const MEMORY: u64 = 32 << 20;
-/// Unoptimized, and beside other tests. What waits for room waits for tens of seconds.
+/// For an unoptimized build beside other tests. Requests that wait for memory wait for tens of seconds.
 const AT_ONCE: Duration = Duration::from_secs(5);
 
 pub struct Victim {

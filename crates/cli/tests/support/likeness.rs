@@ -1,10 +1,10 @@
-//! Whether a command printed what a document shows: the same but for times, ages, sizes, random ids and blanks.
+//! Compares the output of a command with a document. Times, ages, sizes, random ids and blanks may differ.
 //!
-//! In the document `…` stands for anything: alone on a line for any lines, within a line for any text.
+//! In the document, `…` matches anything: alone on a line any lines, within a line any text.
 
 use serde_json::Value;
 
-/// Says what differs, or nothing.
+/// Returns the difference, if there is one.
 pub fn difference(shown: &str, printed: &str) -> Option<String> {
     let shown: Vec<String> = normal(shown);
     let printed: Vec<String> = normal(printed);
@@ -14,12 +14,12 @@ pub fn difference(shown: &str, printed: &str) -> Option<String> {
     Some(format!("shown:\n  {}\nprinted:\n  {}", shown.join("\n  "), printed.join("\n  ")))
 }
 
-/// The same, anywhere within what was printed.
+/// The same, anywhere in the output.
 pub fn difference_within(shown: &str, printed: &str) -> Option<String> {
     difference(&format!("…\n{shown}\n…"), printed)
 }
 
-/// The same for JSON: `"…"` stands for any value; sizes, durations and rates are not compared.
+/// The same for JSON: `"…"` matches any value; sizes, durations and rates are not compared.
 pub fn difference_of_json(shown: &str, printed: &str) -> Option<String> {
     let parsed = |text: &str| serde_json::from_str::<Value>(text).map_err(|error| format!("{error}: {text}"));
     match (parsed(shown), parsed(printed)) {
@@ -77,7 +77,7 @@ fn normal(text: &str) -> Vec<String> {
     lines.filter(|line| !line.is_empty()).collect()
 }
 
-/// What differs from run to run, replaced by what it is.
+/// Replaces parts that differ from run to run by the name of their kind.
 fn masked(line: &str) -> String {
     let mut out = String::new();
     let mut word = String::new();

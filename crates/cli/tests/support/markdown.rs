@@ -3,7 +3,7 @@
 /// One fenced block: ```` ```sh terminal=server ```` has the language `sh` and the tag `terminal=server`.
 #[derive(Debug)]
 pub struct Block {
-    /// Where its first line of text stands, counted from 1.
+    /// The number of its first line of text, counted from 1.
     pub line: usize,
     pub language: String,
     pub tags: Vec<String>,
@@ -15,7 +15,7 @@ impl Block {
         self.tags.iter().any(|own| own == tag)
     }
 
-    /// What a tag of the form `name=value` says.
+    /// The value of a tag of the form `name=value`.
     pub fn value(&self, name: &str) -> Option<&str> {
         self.tags.iter().find_map(|tag| tag.strip_prefix(name)?.strip_prefix('='))
     }
@@ -63,7 +63,7 @@ fn cells(line: &str) -> Vec<String> {
     inner.split('|').map(|cell| cell.trim().replace('\u{0}', "|")).collect()
 }
 
-/// What stands between backticks, in the order of the text, blocks left out. It may go on in the next line.
+/// The texts between backticks, in order, without blocks. A text may continue on the next line.
 pub fn codes(text: &str) -> Vec<String> {
     let mut fenced = false;
     let mut prose = String::new();

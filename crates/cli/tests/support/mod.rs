@@ -1,4 +1,4 @@
-//! What the tests of the real binary share.
+//! Shared code for tests of the real binary.
 //!
 //! Each test file is a crate of its own and uses a part of this.
 #![allow(dead_code)]
@@ -28,13 +28,13 @@ pub fn read(path: &str) -> String {
     std::fs::read_to_string(repository().join(path)).unwrap_or_else(|error| panic!("{path}: {error}"))
 }
 
-/// A port nobody listens on. Taken from the kernel, so that tests side by side do not meet.
+/// A free port, chosen by the kernel, so that parallel tests use different ones.
 pub fn free_port() -> u16 {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a free port");
     listener.local_addr().expect("an address").port()
 }
 
-/// Asks until the answer is there; the last excuse is the test's failure.
+/// Tries until it succeeds. After the time limit, the test fails with the last error.
 pub fn eventually<T>(what: &str, mut ask: impl FnMut() -> Result<T, String>) -> T {
     let deadline = Instant::now() + PATIENCE;
     loop {

@@ -128,7 +128,7 @@ impl Receiver {
         Receiver { process, url: format!("http://{address}/") }
     }
 
-    /// What has come in so far.
+    /// The deliveries so far.
     pub fn received(&self) -> Vec<serde_json::Value> {
         let printed = self.process.printed();
         let whole = printed.rsplit_once('\n').map_or("", |(whole, _)| whole);
@@ -137,7 +137,7 @@ impl Receiver {
     }
 }
 
-/// Paths of what is in a folder.
+/// The paths in a folder.
 pub fn left_in(folder: &Path) -> Vec<String> {
     let entries = std::fs::read_dir(folder).expect("a folder");
     entries.map(|entry| entry.expect("an entry").path().display().to_string()).collect()

@@ -1,5 +1,4 @@
-//! Follows a document as a reader would: types its `sh` blocks in order and compares what is printed with its `text`
-//! blocks.
+//! Follows a document as a reader would: runs its `sh` blocks in order and compares their output with its `text` blocks.
 //!
 //! | block | meaning |
 //! |---|---|
@@ -8,11 +7,11 @@
 //! | `sh skip` | not run |
 //! | `sh eventually` | run again and again until the `text` block after it fits |
 //! | `sh terminal=NAME` | started in a terminal of its own and left running |
-//! | `text` | what the block before it prints |
+//! | `text` | the output of the block before it |
 //! | `json` | the same as JSON, whatever its layout |
-//! | `text terminal=NAME` | what that terminal has printed since the last such block, sooner or later |
+//! | `text terminal=NAME` | the output of that terminal since the last such block; waits for it |
 //!
-//! Ports 8080 and 9000 are replaced by free ones, and back in what is printed.
+//! Ports 8080 and 9000 are replaced by free ones, and replaced back in the output.
 //!
 //! Every session leaves a transcript in `target/transcripts`, also if it fails.
 
@@ -71,7 +70,7 @@ struct Session {
 
 struct Terminal {
     process: Process,
-    /// How much of what it printed has been compared.
+    /// The length of the output that was compared already.
     seen: usize,
 }
 
@@ -119,7 +118,7 @@ impl Session {
     }
 
     fn bash(&self, text: &str) -> Command {
-        // What a reader runs with cargo is built already.
+        // Commands that a reader runs with cargo use the binary under test.
         let text = self.with_own_ports(text).replace("cargo run --release -- ", "klambda ");
         let bin = Path::new(KLAMBDA).parent().expect("a folder");
         let path = format!("{}:{}", bin.display(), std::env::var("PATH").unwrap_or_default());
@@ -153,7 +152,7 @@ impl Session {
         self.terminals.insert(name.to_owned(), Terminal { process, seen });
     }
 
-    /// Runs a block to its end and hands back what it printed.
+    /// Runs a block to its end and returns its output.
     fn run(&self, block: &Block) -> String {
         let (succeeded, printed) = self.once(block);
         self.note("$ ", &block.text);

@@ -34,7 +34,7 @@ impl Shell {
         self.command(words).output().expect("klambda")
     }
 
-    /// What it prints; it must succeed.
+    /// Its output; it must succeed.
     pub fn ok(&self, words: &[&str]) -> String {
         let output = self.run(words);
         let (out, err) = (text(&output.stdout), text(&output.stderr));
@@ -42,7 +42,7 @@ impl Shell {
         out
     }
 
-    /// The exit code and what it complains of; it must fail.
+    /// The exit code and the error; it must fail.
     pub fn fails(&self, words: &[&str]) -> (i32, String) {
         let output = self.run(words);
         assert!(!output.status.success(), "{words:?} succeeds: {}", text(&output.stdout));
@@ -66,7 +66,7 @@ impl Shell {
         self.write(name, &change(read(&format!("examples/{name}"))))
     }
 
-    /// What a function has logged of an attribute, in order, once there are as many as that.
+    /// The values of an attribute in the log of a function, in order. Waits until there are as many as given.
     pub fn logged(&self, name: &str, attribute: &str, count: usize) -> Vec<String> {
         eventually(&format!("{count} log lines of {name}"), || {
             let printed = self.ok(&["logs", name]);
@@ -82,7 +82,7 @@ impl Shell {
     }
 }
 
-/// What compilers keep from one build to the next is kept from one test to the next: Go's library takes a minute.
+/// Tests share the caches of compilers, because compiling Go's library takes a minute.
 pub fn share_cache(functions: &Path) {
     link_cache(&functions.join("cache"));
 }

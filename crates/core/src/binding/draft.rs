@@ -1,6 +1,6 @@
 //! An event under construction: collects attributes from either mode, and the faults found on the way.
 
-use super::{Limits, Rejected};
+use super::{Cause, Limits, Rejected};
 use crate::event::{Attribute, Data, Event, SPEC_VERSION, Value};
 use crate::fault::{Fault, excerpt};
 use crate::scan;
@@ -129,7 +129,10 @@ impl<'l> Draft<'l> {
             (Some(id), Some(source), Some(kind)) if self.faults.is_empty() => {
                 Ok(Event { id, source, kind, attributes: self.attributes, data })
             }
-            (id, source, _) => Err(Rejected { id, source, faults: self.faults, too_large }),
+            (id, source, _) => {
+                let cause = if too_large { Cause::TooLarge } else { Cause::Invalid };
+                Err(Rejected { id, source, faults: self.faults, cause })
+            }
         }
     }
 

@@ -93,6 +93,27 @@ impl Queue {
         self.next_number
     }
 
+    /// The events behind the first one, in order, at most `limit`. `read` reads a chunk on disk.
+    pub fn behind_first<E>(
+        &self,
+        limit: usize,
+        read: impl Fn(u64) -> Result<Vec<Entry>, E>,
+    ) -> Result<Vec<Entry>, E> {
+        let mut entries: Vec<Entry> = self.front.iter().skip(1).copied().collect();
+        // An event gets its flag when its chunk is loaded.
+        let mut chunks = self.chunks().filter(|_| !self.flag_loaded);
+        while entries.len() < limit
+            && let Some(chunk) = chunks.next()
+        {
+            entries.extend(read(chunk)?);
+        }
+        if chunks.next().is_none() && !self.flag_loaded {
+            entries.extend(&self.back);
+        }
+        entries.truncate(limit);
+        Ok(entries)
+    }
+
     pub fn front(&self) -> impl Iterator<Item = &Entry> {
         self.front.iter()
     }
@@ -206,5 +227,42 @@ impl Queue {
             }
         }
         Ok(Vec::new())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::Position;
+    use crate::time::Millis;
+
+    /// A queue with its middle on disk.
+    fn long_queue(events: u64) -> (Queue, Vec<Vec<Entry>>) {
+        let (mut queue, mut chunks) = (Queue::default(), Vec::new());
+        for n in 1..=events {
+            let (position, number) = (Position(n), LaneNumber(0));
+            let at = Locator::new(n);
+            queue.place(Entry { position, at, number, accepted: Millis(n), bytes: 1, flag: Flag::None });
+            chunks.extend(queue.take_chunk().map(|(_, entries)| entries));
+        }
+        (queue, chunks)
+    }
+
+    fn behind(queue: &Queue, chunks: &[Vec<Entry>], limit: usize) -> Vec<u64> {
+        let read = |chunk: u64| Ok::<_, ()>(chunks[chunk as usize].clone());
+        queue.behind_first(limit, read).expect("readable").iter().map(|entry| entry.number.0).collect()
+    }
+
+    #[test]
+    fn the_events_behind_the_first_one_are_in_order_wherever_they_are() {
+        let (mut queue, chunks) = long_queue(1000);
+        assert_eq!(chunks.len(), 2, "{} entries are in the back", queue.back.len());
+        for limit in [0, 1, 255, 256, 300, 700, 767, 768, 900, 2000] {
+            let expected: Vec<u64> = (2..=1000).take(limit).collect();
+            assert_eq!(behind(&queue, &chunks, limit), expected, "{limit}");
+        }
+        // The flag of the first event on disk is not known before its chunk is loaded.
+        queue.flag_loaded = true;
+        assert_eq!(behind(&queue, &chunks, 300).len(), 255);
     }
 }

@@ -1,10 +1,11 @@
 //! The `spec` of a webhook endpoint. Users see the doc comments of the fields: they become the descriptions in the
 //! schema.
 
+use super::Tls;
 use crate::fault::{Fault, excerpt};
 use crate::filter::{self, Filter};
 use crate::key::{self, Pointer};
-use crate::scalar::{Duration, MsBetween};
+use crate::scalar::{BytesBetween, Duration, MsBetween};
 use crate::schema::form;
 use crate::subscription::{Buffer, Gap, Ordering, SequenceRule};
 use schemars::JsonSchema;
@@ -18,12 +19,15 @@ const DAY_MS: u64 = 24 * HOUR_MS;
 const YEAR_MS: u64 = 365 * DAY_MS;
 /// The longest delay of a schedule. Timers are limited to it after a restart.
 pub const DELAY_MS_MAX: u64 = DAY_MS;
+const BATCH_BYTES_MAX: u64 = 16 << 20;
 
 /// The specification of a webhook endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
     { "rule": "!has(self.orderingPolicy) || !has(self.ordering) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered" },
+    { "rule": "!has(self.batch) || !has(self.ordering) || self.ordering == 'ordered'", "message": "batch requires ordering: ordered" },
+    { "rule": "!has(self.tls) || self.url.lowerAscii().startsWith('https://')", "message": "tls requires an https:// URL" },
 ]))]
 pub struct Spec {
     /// An `http://` or `https://` URL without user, password and fragment.
@@ -49,6 +53,9 @@ pub struct Spec {
     #[serde(default, rename = "orderingPolicy")]
     #[schemars(extend("default" = null))]
     pub policy: Policy,
+    /// Send several events of a workflow in one call. Requires `ordering: ordered`.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub batch: Option<Batch>,
     /// The form of the request body.
     #[serde(default)]
     pub payload: Payload,
@@ -59,6 +66,10 @@ pub struct Spec {
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     #[schemars(length(max = 50))]
     pub headers: BTreeMap<String, SecretKey>,
+    /// TLS settings, for `https://` only.
+    #[serde(default, skip_serializing_if = "Tls::is_default")]
+    #[schemars(extend("default" = null))]
+    pub tls: Tls,
     /// When to retry a failed call.
     #[serde(default)]
     pub retry: Retry,
@@ -87,6 +98,22 @@ pub struct Policy {
     pub gap: Gap,
     /// Limits on early events that wait for a missing sequence.
     pub buffer: Buffer,
+}
+
+/// How many events of a workflow to send in one call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
+pub struct Batch {
+    /// Maximum number of events.
+    #[serde(rename = "maxEvents")]
+    #[schemars(range(min = 1, max = 1000))]
+    pub events_max: u32,
+    /// Maximum size of the request body. One event that is larger is sent alone.
+    #[serde(
+        default = "batch_bytes_max",
+        rename = "maxBytes",
+        with = "BytesBetween::<1024, BATCH_BYTES_MAX>"
+    )]
+    pub bytes_max: u64,
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
@@ -133,6 +160,28 @@ pub struct SecretKey {
     pub key: String,
 }
 
+/// A value of a secret that calls of an endpoint need.
+#[derive(Debug, PartialEq, Eq)]
+pub struct Needed<'a> {
+    /// The field of the specification that names it.
+    pub path: String,
+    pub secret: &'a str,
+    pub key: &'a str,
+}
+
+/// Every value of a secret that this `spec` names. Members that are missing or not text are empty.
+pub fn needed(spec: &Value) -> Vec<Needed<'_>> {
+    let headers = spec["headers"].as_object().into_iter().flatten();
+    let headers = headers.map(|(name, from)| (format!("headers.{name}"), from, "key"));
+    let tls = [("clientCertificate", "certificate"), ("clientCertificate", "privateKey"), ("ca", "key")];
+    let tls = tls.map(|(name, key)| (format!("tls.{name}"), &spec["tls"][name], key));
+    let all = headers.chain(tls).filter(|(_, from, _)| from.is_object());
+    fn text<'a>(from: &'a Value, member: &str) -> &'a str {
+        from[member].as_str().unwrap_or_default()
+    }
+    all.map(|(path, from, key)| Needed { path, secret: text(from, "secret"), key: text(from, key) }).collect()
+}
+
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default)]
 pub struct Retry {
@@ -168,6 +217,10 @@ fn ordered() -> Ordering {
     Ordering::Ordered
 }
 
+fn batch_bytes_max() -> u64 {
+    1 << 20
+}
+
 fn concurrency() -> u32 {
     256
 }
@@ -183,6 +236,9 @@ pub(super) fn check(document: &Value, faults: &mut Vec<Fault>) {
     let mut fault = |path: &str, message: &str| faults.push(Fault::new(path, message));
     if spec["ordering"] == "unordered" && !spec["orderingPolicy"].is_null() {
         fault("spec.orderingPolicy", "requires ordering: ordered; set ordering or remove orderingPolicy");
+    }
+    if spec["ordering"] == "unordered" && !spec["batch"].is_null() {
+        fault("spec.batch", "requires ordering: ordered; set ordering or remove batch");
     }
     for (index, pattern) in spec["types"].as_array().into_iter().flatten().enumerate() {
         let text = pattern.as_str().unwrap_or("*");
@@ -202,6 +258,10 @@ pub(super) fn check(document: &Value, faults: &mut Vec<Fault>) {
         if let Some(message) = crate::subscription::wrong_header_name(&name.to_ascii_lowercase()) {
             fault(&format!("spec.headers.{}", excerpt(name)), message);
         }
+    }
+    let is_https = |url: &str| url.get(..6).is_some_and(|scheme| scheme.eq_ignore_ascii_case("https:"));
+    if !spec["tls"].is_null() && !spec["url"].as_str().is_some_and(is_https) {
+        fault("spec.tls", "requires an https:// URL");
     }
     let key = &spec["workflowKey"];
     if !key["attribute"].is_null() && !key["pointer"].is_null() {

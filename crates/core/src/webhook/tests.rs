@@ -23,8 +23,10 @@ fn a_document_survives_the_log() {
         "url": "https://p.example/hooks", "types": ["order.*", "refund"], "workflowKey": {"attribute": "subject"},
         "payload": {"form": "cloudevents", "pick": {"id": "/order/id"}}, "signature": "ed25519",
         "headers": {"x-api-key": {"secret": "partner", "key": "api-key"}},
+        "tls": {"clientCertificate": {"secret": "partner-tls"}, "ca": {"secret": "partner-tls", "key": "own-ca"}},
         "orderingPolicy": {"sequence": {"attribute": "sequence"}, "strict": true},
         "retry": {"schedule": ["0s", "1s", "1d"], "timeout": "5s"}, "concurrency": 4, "disableAfter": "1h",
+        "batch": {"maxEvents": 100, "maxBytes": "64Ki"},
     });
     let endpoint = Document::parse(&document(spec)).expect("valid");
     let stored = endpoint.subscription().to_stored_json();
@@ -39,7 +41,8 @@ fn all_faults_are_reported_at_once() {
     let spec = json!({
         "url": "ftp://x", "types": ["a*b", ""], "ordering": "unordered", "orderingPolicy": {},
         "headers": {"host": {"secret": "a", "key": "b"}}, "retry": {"schedule": ["8d"]}, "workflow": 1,
-        "payload": {"pick": {"a": "b"}},
+        "payload": {"pick": {"a": "b"}}, "batch": {"maxBytes": "64Ki"},
+        "tls": {"ca": {"secret": "Partner"}, "clientCertificate": {}},
     });
     let faults = Document::parse(&document(spec)).expect_err("invalid");
     let paths: Vec<&str> = faults.iter().map(|fault| fault.path.as_str()).collect();
@@ -48,13 +51,48 @@ fn all_faults_are_reported_at_once() {
         "spec.types[0]",
         "spec.types[1]",
         "spec.orderingPolicy",
+        "spec.batch",
+        "spec.batch.maxEvents",
         "spec.headers.host",
         "spec.retry.schedule[0]",
         "spec.workflow",
         "spec.payload.pick.a",
+        "spec.tls",
+        "spec.tls.ca.secret",
+        "spec.tls.clientCertificate.secret",
     ] {
         assert!(paths.contains(&path), "{path} is missing in {faults:?}");
     }
+}
+
+/// Earlier versions sent platform events to endpoints without types.
+#[test]
+fn the_filters_of_a_stored_endpoint_follow_from_its_types() {
+    let endpoint = Document::parse(&document(json!({"url": "https://p.example/"}))).expect("valid");
+    let mut stored = endpoint.subscription().to_stored_json();
+    stored["spec"]["filters"] = json!([]);
+    assert_eq!(subscription::Document::parse(&stored), Ok(endpoint.subscription()));
+}
+
+#[test]
+fn every_secret_that_calls_need_is_known() {
+    let spec = json!({
+        "url": "https://p.example/", "headers": {"x-key": {"secret": "partner", "key": "api-key"}},
+        "tls": {"clientCertificate": {"secret": "mine"}, "ca": {"secret": "theirs"}},
+    });
+    let endpoint = Document::parse(&document(spec)).expect("valid").to_json();
+    let named = needed(&endpoint["spec"]);
+    let named: Vec<(&str, &str, &str)> =
+        named.iter().map(|needed| (needed.path.as_str(), needed.secret, needed.key)).collect();
+    assert_eq!(
+        named,
+        [
+            ("headers.x-key", "partner", "api-key"),
+            ("tls.clientCertificate", "mine", "tls.crt"),
+            ("tls.clientCertificate", "mine", "tls.key"),
+            ("tls.ca", "theirs", "ca.crt"),
+        ]
+    );
 }
 
 #[test]

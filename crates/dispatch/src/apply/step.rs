@@ -35,10 +35,8 @@ impl Engine {
             let subscription = self.subscriptions.get_mut(id);
             subscription.into_iter().for_each(|subscription| subscription.life.health.failed(time));
         }
-        if let Some(attempt) = step.attempt()
-            && self.has_feed(id)
-        {
-            self.note_lane_call(at, time, slot, attempt, matches!(step, Step::Delivered { .. }))?;
+        if step.attempt().is_some() && self.has_feed(id) {
+            self.note_lane_call(at, time, slot, step)?;
         }
         if let Step::Skip = step
             && let Some(resident) = self.lanes.get_mut(slot)
@@ -48,6 +46,7 @@ impl Engine {
             resident.failure.reason = Reason::Skipped;
         }
         let input = match step {
+            Step::Delivered { position, .. } if self.is_in_batch(slot, *position) => Input::Acknowledge,
             Step::Delivered { position, .. } => {
                 self.must_be_head(slot, *position)?;
                 Input::Delivered
@@ -111,6 +110,17 @@ impl Engine {
         self.note_resent_call(at, time, id, &key, step)?;
         self.touch(slot);
         Ok(())
+    }
+
+    /// True if the event was in a call with the event before it, and a replayed event has the turn by now.
+    fn is_in_batch(&self, slot: Slot, position: Position) -> bool {
+        let Some(resident) = self.lanes.get(slot) else { return false };
+        let is = |entry: &Entry| entry.position == position;
+        let has_turn = resident.lane.head().is_some_and(|(_, entry)| is(entry));
+        !has_turn
+            && resident.lane.running().is_none()
+            && resident.lane.queue().first().is_some_and(is)
+            && self.has_feed(resident.subscription)
     }
 
     /// The log and the lane must agree on which event was at the head. Otherwise an event would be lost or delivered

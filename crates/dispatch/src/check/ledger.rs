@@ -245,7 +245,7 @@ impl Ledger {
         {
             self.counts.purged += 1;
         }
-        if let Step::Delivered { .. } = step {
+        if let Step::Delivered { .. } | Step::Acknowledged { .. } = step {
             account.delivered += 1;
             self.counts.delivered += 1;
             if !account.alone.remove(&position) && account.aside.remove(&position).is_none() {

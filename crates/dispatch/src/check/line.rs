@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Waiting {
     pub position: Position,
-    /// `u64::MAX` stands for no sequence: an `Option` would make the struct half as large again.
+    /// `u64::MAX` means no sequence: an `Option` would make the struct half as large again.
     sequence: u64,
 }
 

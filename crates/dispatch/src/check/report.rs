@@ -85,6 +85,8 @@ pub enum ProblemKind {
     State,
     /// A secret that cannot be read.
     Secret,
+    /// An event type that cannot be used.
+    EventType,
 }
 
 impl Report {

@@ -9,7 +9,7 @@ use klambda_core::outcome::CallOutcome;
 use std::sync::{Arc, LazyLock};
 use std::task::{Context, Poll, ready};
 
-/// Limits for responses that carry events: for all functions together, and the default for one response. Over the
+/// Limits for responses that are kept until they are complete: for all of them together, and the default for one. Over the
 /// first limit, the longest responses are not read further until others have finished.
 const COLLECTED_BYTES_MAX: usize = 16 << 20;
 const ONE_BYTES_MAX: usize = 1 << 20;
@@ -34,6 +34,11 @@ impl Content {
     pub fn of_all<'h>(headers: impl Iterator<Item = (&'h str, &'h [u8])>) -> Box<Content> {
         let content_type = content_type(headers).map(str::to_owned);
         Box::new(Content { content_type, ..Content::default() })
+    }
+
+    /// An answer that is read when it is complete.
+    pub fn of_answer() -> Box<Content> {
+        Box::new(Content { held: Some(COLLECTED.holder()), ..Content::default() })
     }
 
     /// Returns `None` if the headers do not announce events.

@@ -1,7 +1,7 @@
 //! Opens connections: resolves names, tries addresses, and classifies failures.
 
 use klambda_core::address::path_of;
-use klambda_core::os_error::in_words;
+use klambda_core::os_error::{in_words, without_codes};
 use klambda_core::outcome::CallOutcome;
 use klambda_outbound::{Error, Reach};
 use std::io;
@@ -15,7 +15,8 @@ const FORBIDDEN_RETRY_MS: u64 = 30_000;
 /// Tries the host's addresses in turn, each with a share of the time, so that an address that drops packets does not
 /// block the others.
 pub async fn dial(reach: &Reach, host: &str, port: u16, within: Duration) -> Result<TcpStream, CallOutcome> {
-    let unreachable = |why: &dyn std::fmt::Display| CallOutcome::Refused(format!("{host}:{port}: {why}"));
+    let unreachable =
+        |why: &dyn std::fmt::Display| CallOutcome::Refused(without_codes(&format!("{host}:{port}: {why}")));
     let no_time = || unreachable(&format_args!("no connection within {} ms", within.as_millis()));
     let found = timeout(within, reach.resolve(host, port)).await.map_err(|_| no_time())?;
     let addresses = found.map_err(|error| match error {

@@ -6,9 +6,10 @@ use super::connection::Connection;
 use super::dial::{dial, dial_local};
 use super::h2c::Lines;
 use super::stream::Stream;
-use super::tls::Tls;
+use super::tls::{Credentials, Tls};
 use klambda_core::address::ReplicaAddress;
 use klambda_core::outcome::CallOutcome;
+use klambda_core::webhook;
 use klambda_crash::{Guard, Lock};
 use klambda_outbound::Reach;
 use std::sync::Arc;
@@ -21,7 +22,7 @@ pub struct Key {
     pub host: String,
     pub port: u16,
     /// `None` for plain HTTP.
-    pub tls: Option<Files>,
+    pub tls: Option<Certificates>,
     /// HTTP/2: many calls share a connection.
     pub shared: bool,
     /// The name of a local socket, instead of host and port.
@@ -40,6 +41,14 @@ impl Key {
         };
         Key { host, port, tls: None, shared: false, socket, owner: None, reach: Reach::ANYWHERE }
     }
+}
+
+/// Where the certificates of a connection come from.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub enum Certificates {
+    Files(Files),
+    /// From secrets of the namespace of the webhook endpoint that owns the connections.
+    Secrets(webhook::Tls),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
@@ -72,8 +81,17 @@ impl Files {
 
 impl Pool {
     pub fn new(key: Key, options: Options) -> Result<Pool, String> {
-        let tls = key.tls.clone().map(|files| Tls::new(&key.host, files)).transpose()?;
+        let tls = key.tls.clone().map(|certificates| Tls::new(&key.host, certificates)).transpose()?;
         Ok(Pool { key, options, tls, idle: Lock::default(), lines: Lines::default() })
+    }
+
+    /// Uses these credentials from now on. Connections with other ones are closed, or are not used again.
+    pub fn adopt(&self, credentials: &Arc<Credentials>) {
+        if self.tls.as_ref().is_some_and(|tls| tls.adopt(credentials)) {
+            // The connections are closed after the lock is released.
+            let outdated = std::mem::take(&mut *self.idle());
+            drop(outdated);
+        }
     }
 
     /// Returns a connection that was used before and still appears to be open.

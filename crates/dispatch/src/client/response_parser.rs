@@ -35,6 +35,8 @@ pub enum Wanted {
     Nothing,
     /// Of a success, if it contains events.
     Events,
+    /// Of a success.
+    Success,
     All,
 }
 
@@ -224,7 +226,8 @@ impl ResponseParser {
         let headers = headers.iter().map(|header| (header.name, header.value));
         let content = match self.wanted {
             Wanted::Events if matches!(code, 200..=299) => Content::of_events(headers),
-            Wanted::Events | Wanted::Nothing => None,
+            Wanted::Success if matches!(code, 200..=299) => Some(Content::of_answer()),
+            Wanted::Events | Wanted::Success | Wanted::Nothing => None,
             Wanted::All => Some(Content::of_all(headers)),
         };
         self.reply = Reply { code, retry_after, excerpt, content };

@@ -1,11 +1,12 @@
 //! A target prepared for calls: parsed once per document, not once per call.
 
 use super::own_headers::OwnHeaders;
-use super::pool::{self, Pool};
+use super::pool::{self, Certificates, Pool};
 use super::webhook::Opened;
 use http::Uri;
 use klambda_core::address::ReplicaAddress;
 use klambda_core::subscription::{Document, FunctionName, HeaderValue, Protocol, Target, Tls};
+use klambda_core::webhook;
 use klambda_crash::Lock;
 use klambda_outbound::Reach;
 use std::collections::HashMap;
@@ -78,13 +79,7 @@ impl Prepared {
             Target::Function(function) => {
                 Way::Function(Replicas { function: function.clone(), pools: Lock::default() })
             }
-            Target::Endpoint(_) => {
-                let owner = Some(document.full_name().into_owned());
-                Way::Http1(pool(pool::Key {
-                    owner,
-                    ..pool_key(&uri, Protocol::Http1, &Tls::default(), reach)?
-                })?)
-            }
+            Target::Endpoint(endpoint) => Way::Http1(pool(endpoint_key(&uri, endpoint, &document, reach)?)?),
             Target::Url(target) => match target.protocol {
                 Protocol::Http1 => Way::Http1(pool(pool_key(&uri, target.protocol, &target.tls, reach)?)?),
                 Protocol::H2c => Way::H2c(pool(pool_key(&uri, target.protocol, &target.tls, reach)?)?),
@@ -121,16 +116,31 @@ fn pool_key(uri: &Uri, protocol: Protocol, tls: &Tls, reach: Reach) -> Result<po
     Ok(pool::Key {
         host: host.trim_start_matches('[').trim_end_matches(']').to_owned(),
         port: uri.port_u16().unwrap_or(if https { 443 } else { 80 }),
-        tls: https.then(|| pool::Files {
-            ca: tls.ca_file.clone(),
-            certificate: tls.cert_file.clone(),
-            key: tls.key_file.clone(),
-        }),
+        tls: https.then(|| Certificates::Files(files(tls))),
         shared: protocol == Protocol::H2c,
         socket: None,
         owner: None,
         reach,
     })
+}
+
+fn files(tls: &Tls) -> pool::Files {
+    pool::Files { ca: tls.ca_file.clone(), certificate: tls.cert_file.clone(), key: tls.key_file.clone() }
+}
+
+/// The connections of a webhook endpoint are its own, and all of them have the certificates of its secrets.
+fn endpoint_key(
+    uri: &Uri,
+    endpoint: &webhook::Spec,
+    document: &Document,
+    reach: Reach,
+) -> Result<pool::Key, String> {
+    let mut key = pool_key(uri, Protocol::Http1, &Tls::default(), reach)?;
+    key.owner = Some(document.full_name().into_owned());
+    if key.tls.is_some() && !endpoint.tls.is_default() {
+        key.tls = Some(Certificates::Secrets(endpoint.tls.clone()));
+    }
+    Ok(key)
 }
 
 fn start(uri: &Uri) -> Vec<u8> {

@@ -165,6 +165,7 @@ pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) ->
         document: document.clone(),
         record: Bytes::from(record),
         event,
+        following: Vec::new(),
         place,
         attempt: 1,
         time: Millis(1_614_265_330_000),

@@ -1,22 +1,25 @@
 //! Calls of webhook endpoints: the body, and its signature by the Standard Webhooks specification.
 
+mod batch;
 mod signature;
 mod trial;
 
+pub use batch::SentBatch;
 pub use signature::SigningKey;
 pub use trial::{Beside, Tried};
 
 use super::connection::Message;
 use super::own_headers::Rendered;
 use super::request::{write_header, write_length};
-use super::target::Prepared;
+use super::target::{Prepared, Way};
+use super::tls::{Credentials, Pem, Pems};
 use crate::engine::Delivery;
 use crate::secrets::{Secrets, Values};
 use bytes::Bytes;
 use http::{HeaderName, HeaderValue};
 use klambda_core::event_codec::EventView;
 use klambda_core::time::Millis;
-use klambda_core::webhook::{EventId, PREFIX, PayloadForm, Spec, payload};
+use klambda_core::webhook::{EventId, PREFIX, PayloadForm, Spec, Tls, payload};
 use klambda_crash::Lock;
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -47,27 +50,73 @@ pub struct Keys {
     current: SigningKey,
     previous: Option<(SigningKey, Millis)>,
     headers: Rendered,
+    /// If the endpoint has TLS settings of its own.
+    credentials: Option<Arc<Credentials>>,
 }
 
 impl Opened {
     /// The keys of the endpoint. The error says which secret is missing.
     pub async fn keys(&self, target: &Prepared, secrets: &dyn Secrets) -> Result<Arc<Keys>, String> {
-        if let Some((read, keys)) = &*self.latest.lock()
-            && read.elapsed() < FRESH
-        {
-            return Ok(keys.clone());
+        match self.fresh() {
+            Some(keys) => Ok(keys),
+            // Boxed, because it is rare and its state is large.
+            None => Box::pin(self.open(target, secrets)).await,
         }
+    }
+
+    fn fresh(&self) -> Option<Arc<Keys>> {
+        let latest = self.latest.lock();
+        latest.as_ref().filter(|(read, _)| read.elapsed() < FRESH).map(|(_, keys)| keys.clone())
+    }
+
+    async fn open(&self, target: &Prepared, secrets: &dyn Secrets) -> Result<Arc<Keys>, String> {
         let document = &target.document;
         let spec = document.spec.target.endpoint().ok_or("not a webhook endpoint")?;
         let own = secrets.open(&document.namespace, &document.name).await?;
+        let pems = pems(&spec.tls, &document.namespace, secrets).await?;
         let keys = Arc::new(Keys {
             current: key(&own, CURRENT, spec)?,
             previous: previous(&own, spec)?,
             headers: headers(spec, &document.namespace, secrets).await?,
+            credentials: pems.map(|pems| self.credentials(&pems)).transpose()?,
         });
+        if let (Some(credentials), Way::Http1(pool)) = (&keys.credentials, &target.way) {
+            pool.adopt(credentials);
+        }
         *self.latest.lock() = Some((Instant::now(), keys.clone()));
         Ok(keys)
     }
+
+    /// Parses certificates only if they have changed.
+    fn credentials(&self, pems: &Pems) -> Result<Arc<Credentials>, String> {
+        let latest = self.latest.lock().as_ref().and_then(|(_, keys)| keys.credentials.clone());
+        match latest.filter(|latest| latest.are_from(pems)) {
+            Some(latest) => Ok(latest),
+            None => pems.credentials().map(Arc::new),
+        }
+    }
+}
+
+/// The certificates of an endpoint. `None` if it has no TLS settings of its own.
+async fn pems(tls: &Tls, namespace: &str, secrets: &dyn Secrets) -> Result<Option<Pems>, String> {
+    if tls.is_default() {
+        return Ok(None);
+    }
+    let mut pems = Pems::default();
+    if let Some(ca) = &tls.ca {
+        pems.ca = Some(pem(&secrets.open(namespace, &ca.secret).await?, &ca.secret, &ca.key)?);
+    }
+    if let Some(client) = &tls.client_certificate {
+        let values = secrets.open(namespace, &client.secret).await?;
+        let of = |key: &str| pem(&values, &client.secret, key);
+        pems.client = Some((of(&client.certificate)?, of(&client.private_key)?));
+    }
+    Ok(Some(pems))
+}
+
+fn pem(values: &Values, secret: &str, key: &str) -> Result<Pem, String> {
+    let text = values.get(key).ok_or_else(|| format!("secret {secret} has no key {key}"))?;
+    Ok(Pem { name: format!("key {key} of secret {secret}"), text: text.clone() })
 }
 
 fn key(values: &Values, name: &str, spec: &Spec) -> Result<SigningKey, String> {
@@ -109,11 +158,18 @@ pub struct Signed {
     /// The header lines of the signature and of the content.
     block: Vec<u8>,
     body: Bytes,
+    /// For an endpoint that takes several events in one call.
+    pub batch: Option<Box<SentBatch>>,
 }
 
 impl Signed {
     /// `None` if the event cannot be decoded.
     pub fn new(delivery: &Delivery, spec: &Spec, keys: &Keys) -> Option<Signed> {
+        if let Some(limits) = spec.batch {
+            let (body, batch) = batch::body(delivery, spec, limits)?;
+            let signed = Signed::of(body, spec, batch.id(), delivery.time, keys);
+            return Some(Signed { batch: Some(Box::new(batch)), ..signed });
+        }
         let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).ok()?;
         let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
@@ -121,27 +177,36 @@ impl Signed {
     }
 
     fn of(body: Vec<u8>, spec: &Spec, id: EventId, time: Millis, keys: &Keys) -> Signed {
-        let mut block = keys.headers.block.clone();
+        let mut block = Vec::with_capacity(keys.headers.block.len() + SIGNATURE_BYTES);
+        block.extend_from_slice(&keys.headers.block);
         sign(&mut block, id, time, &body, keys);
-        let content_type = match spec.payload.form {
-            PayloadForm::Standard => "application/json",
-            PayloadForm::CloudEvents => "application/cloudevents+json; charset=utf-8",
+        let content_type = match (spec.payload.form, spec.batch) {
+            (PayloadForm::Standard, _) => "application/json",
+            (PayloadForm::CloudEvents, None) => "application/cloudevents+json; charset=utf-8",
+            (PayloadForm::CloudEvents, Some(_)) => "application/cloudevents-batch+json; charset=utf-8",
         };
         write_header(&mut block, "content-type", content_type);
-        Signed { block, body: body.into() }
+        Signed { block, body: body.into(), batch: None }
     }
 }
 
+/// Enough for the headers of one signature.
+const SIGNATURE_BYTES: usize = 256;
+
 fn body(delivery: &Delivery, spec: &Spec, id: EventId, event: &EventView<'_>) -> Vec<u8> {
-    let place = delivery.place.as_ref().map(|place| payload::Place {
+    let mut body = Vec::with_capacity(event.data().len() + 512);
+    payload::write(&mut body, &spec.payload, id, event, place(delivery).as_ref());
+    body
+}
+
+/// The place of the first event of a call.
+fn place(delivery: &Delivery) -> Option<payload::Place<'_>> {
+    delivery.place.as_ref().map(|place| payload::Place {
         workflow: Cow::Borrowed(place.workflow.as_deref().unwrap_or_default()),
         number: place.number.0,
         previous: place.previous_id.as_deref().map(Cow::Borrowed),
         flag: place.flag,
-    });
-    let mut body = Vec::with_capacity(event.data().len() + 512);
-    payload::write(&mut body, &spec.payload, id, event, place.as_ref());
-    body
+    })
 }
 
 /// Both keys sign while the previous one is still valid, so that receivers can switch at any time.

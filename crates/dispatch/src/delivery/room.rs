@@ -49,6 +49,14 @@ impl Engine {
         fits
     }
 
+    /// The size of an event that may start now.
+    pub(super) fn room_bytes(&self, id: SubscriptionId) -> usize {
+        let free = self.config.unsent_bytes_max.saturating_sub(self.calls.unsent_bytes());
+        free.saturating_sub(
+            self.subscriptions.get(id).map_or(0, |subscription| subscription.flow.unsent_bytes),
+        )
+    }
+
     pub(super) fn has_room_for_lane(&mut self, id: SubscriptionId, slot: Slot) -> bool {
         let head = self.lanes.get(slot).and_then(|resident| resident.lane.head());
         let bytes = head.map_or(0, |(_, entry)| self.bytes_to_send(id, entry));

@@ -12,6 +12,8 @@ use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
+use klambda_core::time::Millis;
+use klambda_core::webhook::EventId;
 use klambda_core::wire::Malformed;
 use klambda_store::address::{Kept, LogAddress};
 
@@ -159,10 +161,16 @@ impl Engine {
         resident.lane.started(now);
         resident.before.current_at = entry.address();
         self.touch(slot);
-        let bytes = self.bytes_to_send(id, &entry);
-        let ticket = self.open_call(id, Who::Lane(slot), bytes);
+        let mut bytes = self.bytes_to_send(id, &entry);
+        let following = if is_endpoint { self.choose_following(slot, &mut bytes)? } else { Vec::new() };
+        let ticket = self.open_call(id, Who::Lane(slot), entry.accepted, bytes);
         match self.delivery(ticket, id, (entry.position, at), Some(place), attempt) {
-            Ok(delivery) => self.deliver(Some(slot), delivery),
+            Ok(mut delivery) => {
+                if !following.is_empty() {
+                    self.add_following(slot, &mut delivery, &following);
+                }
+                self.deliver(Some(slot), delivery);
+            }
             Err(failure) => self.unreadable(ticket, failure)?,
         }
         Ok(true)
@@ -171,14 +179,16 @@ impl Engine {
     /// Hands out a delivery and keeps the parts of its event that are needed when the call ends.
     fn deliver(&mut self, slot: Option<Slot>, delivery: Delivery) {
         let mut counted_as = TypeId::default();
-        if let Ok((event_id, kind)) = EventView::id_and_kind(&delivery.record[delivery.event.clone()]) {
+        let event = &delivery.record[delivery.event.clone()];
+        if let Ok((event_id, kind)) = EventView::id_and_kind(event) {
             counted_as = self.metrics.type_id(kind);
-            let is_endpoint = delivery.document.spec.target.endpoint().is_some();
             if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
-                resident.before.current_id.clear();
-                // Receivers of webhooks know another id, which is looked up when the next event needs it.
-                if !is_endpoint {
-                    resident.before.current_id.push_str(event_id);
+                let current = &mut resident.before.current_id;
+                current.clear();
+                match delivery.document.spec.target.endpoint() {
+                    // Receivers of webhooks know another id.
+                    Some(_) => current.push_str(&receivers_id(&delivery.document.namespace, event)),
+                    None => current.push_str(event_id),
                 }
             }
         }
@@ -196,7 +206,7 @@ impl Engine {
         single.retry_at = None;
         let (entry, attempt) = (single.entry, single.attempts + 1);
         let bytes = self.bytes_to_send(id, &entry);
-        let ticket = self.open_call(id, Who::Alone(position), bytes);
+        let ticket = self.open_call(id, Who::Alone(position), entry.accepted, bytes);
         match self.delivery(ticket, id, (position, entry.address()), None, attempt) {
             Ok(delivery) => self.deliver(None, delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
@@ -226,7 +236,7 @@ impl Engine {
         if self.has_room(id, bytes) { self.take_next_single(id) } else { Ok(None) }
     }
 
-    fn open_call(&mut self, id: SubscriptionId, who: Who, bytes: u32) -> Ticket {
+    fn open_call(&mut self, id: SubscriptionId, who: Who, accepted: Millis, bytes: u32) -> Ticket {
         let unsent = self.hold_unsent(id, bytes);
         let mut endpoint = EndpointId::default();
         if let Some(subscription) = self.subscriptions.get_mut(id) {
@@ -242,6 +252,7 @@ impl Engine {
             who,
             endpoint,
             started: self.now,
+            accepted,
             put_off: false,
             kind: TypeId::default(),
             unsent,
@@ -261,7 +272,7 @@ impl Engine {
         let (start, _) = crate::apply::event_of(&record)?;
         let event = start..record.len();
         let (document, time) = (subscription.document.clone(), self.now);
-        Ok(Delivery { ticket, document, record, event, place, attempt, time })
+        Ok(Delivery { ticket, document, record, event, following: Vec::new(), place, attempt, time })
     }
 
     /// The event is damaged: it becomes a dead letter and is never delivered with wrong content. Other events
@@ -276,4 +287,10 @@ impl Engine {
         self.not_asked(&flight);
         self.fail_unread(flight, &failure.to_string())
     }
+}
+
+/// The id under which receivers of webhooks know an event. Empty if the event cannot be decoded.
+fn receivers_id(namespace: &str, event: &[u8]) -> String {
+    let identity = EventView::id_and_source(event).ok();
+    identity.map_or_else(String::new, |(id, source)| EventId::new(namespace, source, id).to_string())
 }

@@ -61,6 +61,9 @@ impl Engine {
             length = out.len() - start;
         })?;
         self.commits.appended(time);
+        if let Some(known) = self.namespaces.get_mut(namespace) {
+            known.accepted += 1;
+        }
         if is_emitted {
             self.mark_emitted(identity, at, time);
         }

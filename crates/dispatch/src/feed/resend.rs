@@ -78,6 +78,9 @@ impl Engine {
         let record = self.store.log.read(located).map_err(Failure::from)?;
         let document = self.subscriptions.get(id).map(|subscription| subscription.document.clone());
         let document = document.ok_or_else(|| Refused::NotFound(name.to_owned()))?;
+        // The process may end during the call.
+        self.must_write()?;
+        self.audit_now()?;
         Ok(Resend::Call(Box::new(ResendCall { subscription: id, document, entry, record })))
     }
 

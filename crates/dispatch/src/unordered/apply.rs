@@ -25,6 +25,9 @@ impl Engine {
         if let Step::Resent { .. } = step {
             return self.note_resent_call(at, time, id, "", step);
         }
+        if let Step::Acknowledged { .. } = step {
+            return self.apply_single_acknowledged(id, position, time, at);
+        }
         self.take_single(id, position)?;
         if let Step::DropOldest { .. } = step {
             return self.drop_single(id, position, time, at, self.is_disabled(id));
@@ -44,15 +47,10 @@ impl Engine {
         let Some(single) = subscription.unordered.under_way.get_mut(&position) else { return Ok(()) };
         match step {
             Step::Delivered { .. } => {
-                let (entry, is_retried) = (single.entry, single.attempts_total > 0);
+                let is_retried = single.attempts_total > 0;
                 subscription.tally.left(&entry);
-                subscription.tally.unpin(entry.address());
-                subscription.on_disk.edits.forget(id, position, &mut self.store.rows);
-                subscription.tally.delivered += 1;
-                subscription.life.health.succeeded(time);
                 self.forget_single(id, position);
-                self.replays.delivered(id, position, LaneNumber(0));
-                self.known_from_now_on(id, &entry, is_retried, time, at)?;
+                self.single_delivered(id, &entry, is_retried, time, at)?;
             }
             Step::Failed { fatal, retry_at, reason, error, .. } => {
                 single.attempts += 1;
@@ -78,6 +76,51 @@ impl Engine {
             _ => {}
         }
         Ok(())
+    }
+
+    /// The receiver has the event. It waits, is between attempts, or is a dead letter.
+    fn apply_single_acknowledged(
+        &mut self,
+        id: SubscriptionId,
+        position: Position,
+        time: Millis,
+        at: LogAddress,
+    ) -> Result<(), Failure> {
+        if let Some(letter) = self.dead_letter(rows::DEAD, id, position)? {
+            self.store.rows.delete(&rows::at_position(rows::DEAD, id, position));
+            let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
+            subscription.tally.dead -= 1;
+            return self.single_delivered(id, &letter.entry, true, time, at);
+        }
+        self.take_single(id, position)?;
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
+        let Some(single) = subscription.unordered.under_way.get(&position) else {
+            return Err(Failure::State(format!(
+                "event {position} was acknowledged by its receiver, but is not pending"
+            )));
+        };
+        let (entry, is_retried) = (single.entry, single.attempts_total > 0);
+        subscription.tally.left(&entry);
+        self.forget_single(id, position);
+        self.single_delivered(id, &entry, is_retried, time, at)
+    }
+
+    /// An event leaves as delivered.
+    fn single_delivered(
+        &mut self,
+        id: SubscriptionId,
+        entry: &Entry,
+        is_retried: bool,
+        time: Millis,
+        at: LogAddress,
+    ) -> Result<(), Failure> {
+        let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
+        subscription.tally.unpin(entry.address());
+        subscription.on_disk.edits.forget(id, entry.position, &mut self.store.rows);
+        subscription.tally.delivered += 1;
+        subscription.life.health.succeeded(time);
+        self.replays.delivered(id, entry.position, LaneNumber(0));
+        self.known_from_now_on(id, entry, is_retried, time, at)
     }
 
     fn apply_single_replay(

@@ -58,7 +58,7 @@ impl DeadLetter {
     }
 }
 
-/// What is known about the last edit of a dead letter.
+/// The last edit of a dead letter.
 #[derive(Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Edit {

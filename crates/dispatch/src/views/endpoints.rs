@@ -61,20 +61,18 @@ pub struct DisabledView {
 impl Engine {
     /// `name` is the full name of the subscription of the endpoint.
     pub fn view_endpoint(&self, name: &str) -> Option<Endpoint> {
-        let health = self.subscriptions.get(self.subscriptions.named(name)?)?.life.health;
+        let stored = self.subscriptions.get(self.subscriptions.named(name)?)?;
         let document = self.endpoint_document(name)?;
         let subscription = self.view_subscription(name)?;
         let mut metadata = subscription.metadata;
         metadata.name = document.name.clone();
         let mut spec = document.to_json()["spec"].take();
         spec["paused"] = subscription.spec["paused"].clone();
-        Some(Endpoint {
-            api_version: API_VERSION,
-            kind: KIND,
-            metadata,
-            spec,
-            status: EndpointStatus::new(subscription.status, health),
-        })
+        let mut status = EndpointStatus::new(subscription.status, stored.life.health);
+        if let Some(held) = &stored.flow.suspension {
+            status.messages.push(format!("no call is made: {}", held.why));
+        }
+        Some(Endpoint { api_version: API_VERSION, kind: KIND, metadata, spec, status })
     }
 
     /// The same, with statistics of its latest calls.

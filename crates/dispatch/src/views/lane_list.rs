@@ -139,12 +139,16 @@ impl Engine {
         let prefix = rows::of_subscription(letter, id);
         let from = [rows::of_lane(letter, id, after).as_slice(), &[0]].concat();
         let rows = self.store.rows.scan(&prefix, &from, ROWS_AT_ONCE)?;
-        for (row, _) in &rows {
+        for (row, value) in &rows {
             let key = rows::lane_of(row);
             if self.lanes.find(id, key).is_some() {
                 continue;
             }
-            if let Some(stored) = self.peek_lane(id, key)?.filter(wanted) {
+            let stored = match letter {
+                rows::LANE => Some(self.decode_lane(id, key, value)?),
+                _ => self.peek_lane(id, key)?,
+            };
+            if let Some(stored) = stored.filter(wanted) {
                 found.lanes.insert(key.to_owned(), self.lane_view(name, &stored)?);
             }
         }

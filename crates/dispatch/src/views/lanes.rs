@@ -238,7 +238,7 @@ impl Lane {
         namespace::full_name(&self.namespace, &self.subscription).into_owned()
     }
 
-    /// Reads what is not in memory. Must run on a thread that may block on the disk.
+    /// Reads rows that are not in memory. Must run on a thread that may block on the disk.
     pub fn resolve(&mut self, reader: &LogReader) {
         if let Some(head) = &mut self.head
             && head.id.is_none()

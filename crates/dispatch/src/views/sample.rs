@@ -67,7 +67,7 @@ impl Engine {
             subscriptions,
             dead_letters: self.sample_letters(),
             log_bytes: self.store.log.bytes(),
-            table_bytes: self.store.rows.tables().bytes() + self.store.marks.tables().bytes(),
+            table_bytes: self.table_bytes(),
             marks: self.known_ids(),
             memory: self.memory(),
             lanes_in_memory: self.lanes.len(),
@@ -81,6 +81,15 @@ impl Engine {
     fn known_ids(&self) -> u64 {
         let open = self.subscriptions.values().map(|s| s.tally.owed() + s.tally.dead);
         self.known_ids.len() + open.sum::<u64>()
+    }
+
+    /// Bytes of the log and the tables.
+    pub fn storage_bytes(&self) -> u64 {
+        self.store.log.bytes() + self.table_bytes()
+    }
+
+    fn table_bytes(&self) -> u64 {
+        self.store.rows.tables().bytes() + self.store.marks.tables().bytes()
     }
 
     fn sample_letters(&self) -> Vec<LettersSample> {

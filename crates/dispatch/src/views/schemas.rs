@@ -1,7 +1,7 @@
-//! The schemas of what views contain as JSON, under the names that the description of the API gives them.
+//! The JSON schemas of views, under the names that the description of the API gives them.
 
 use super::Time;
-use klambda_core::{namespace, subscription, webhook};
+use klambda_core::{event_type, namespace, subscription, webhook};
 use schemars::{JsonSchema, Schema, SchemaGenerator, json_schema};
 use serde_json::Value;
 use std::borrow::Cow;
@@ -12,6 +12,8 @@ pub struct SubscriptionSpec;
 pub struct EndpointSpec;
 /// The `spec` of a namespace.
 pub struct NamespaceSpec;
+/// The `spec` of an event type.
+pub struct EventTypeSpec;
 /// An event in the CloudEvents JSON format.
 pub struct CloudEvent;
 
@@ -33,6 +35,7 @@ named! {
     SubscriptionSpec, "SubscriptionSpec", schema(subscription::spec_schema().closed());
     EndpointSpec, "WebhookEndpointSpec", schema(webhook::spec_schema().closed());
     NamespaceSpec, "NamespaceSpec", schema(namespace::spec_schema().closed());
+    EventTypeSpec, "EventTypeSpec", schema(event_type::spec_schema().closed());
     CloudEvent, "CloudEvent", cloud_event();
 }
 

@@ -62,7 +62,7 @@ pub struct Unread {
 }
 
 /// Lanes with pending events, and paused lanes, by state.
-#[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
+#[derive(Clone, Copy, Debug, Default, Serialize, JsonSchema)]
 #[schemars(rename = "LaneCounts")]
 pub struct Lanes {
     pub open: u64,
@@ -85,6 +85,12 @@ impl Engine {
     pub fn view_subscription(&self, name: &str) -> Option<Subscription> {
         let id = self.subscriptions.named(name)?;
         self.subscriptions.get(id).map(|subscription| self.subscription_view(subscription))
+    }
+
+    /// The status alone, which takes a fraction of the time of the whole view.
+    pub fn view_subscription_status(&self, name: &str) -> Option<Status> {
+        let id = self.subscriptions.named(name)?;
+        self.subscriptions.get(id).map(|subscription| self.subscription_status(subscription))
     }
 
     /// The latest document, including secrets.
@@ -220,6 +226,15 @@ fn phase(subscription: &subscription::Subscription) -> &'static str {
 }
 
 impl Lanes {
+    pub(super) fn add(&mut self, other: Lanes) {
+        self.open += other.open;
+        self.running += other.running;
+        self.retrying += other.retrying;
+        self.gap += other.gap;
+        self.parked += other.parked;
+        self.paused += other.paused;
+    }
+
     /// In a paused subscription all lanes count as paused, except those with an open request.
     pub(super) fn of(subscription: &subscription::Subscription) -> Lanes {
         let counts = subscription.tally.lanes;

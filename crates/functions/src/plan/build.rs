@@ -86,6 +86,10 @@ impl Planner<'_> {
         let digest = hash::of(source);
         let artifact = hash::artifact(self.desired, &digest);
         let image = source.image.as_ref().map(|image| image.uri.clone());
+        // Known when a replica has started. It stays known when there is none.
+        if let Some(known) = image.as_ref().and_then(|uri| self.observed.image_digests.get(uri)) {
+            build.image_digest = Some(known.clone());
+        }
         build.image_uri = image.or(source.url.as_ref().map(|address| address.url.clone()));
         build.source_digest = Some(digest);
         build.hash = Some(artifact.clone());

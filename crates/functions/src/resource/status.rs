@@ -132,6 +132,9 @@ pub struct BuildStatus {
     pub hash: Option<String>,
     #[serde(rename = "imageURI", skip_serializing_if = "Option::is_none")]
     pub image_uri: Option<String>,
+    /// The digest of the image, if the container engine reports one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_digest: Option<String>,
     /// Number of tries of the current step: the fetch, then the build.
     pub attempts: u32,
     /// When the first of these tries started.

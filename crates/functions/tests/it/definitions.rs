@@ -160,7 +160,9 @@ fn definitions_keep_to_the_rules_of_structural_schemas() {
 #[test]
 fn definitions_are_named_as_manifests_name_them() {
     let definitions = definitions();
-    let [function, agent, subscription, endpoint] = definitions.as_slice() else { panic!("four kinds") };
+    let [function, agent, subscription, endpoint, event_type] = definitions.as_slice() else {
+        panic!("five kinds")
+    };
     assert_eq!(function["metadata"]["name"], "lambdafunctions.lambda.knative.io");
     assert_eq!(subscription["metadata"]["name"], "subscriptions.lambda.knative.io");
     assert_eq!(function["spec"]["names"]["kind"], "LambdaFunction");
@@ -175,6 +177,8 @@ fn definitions_are_named_as_manifests_name_them() {
     assert_eq!(required(subscription), json!(["target"]));
     assert_eq!(endpoint["spec"]["names"]["kind"], "WebhookEndpoint");
     assert_eq!(required(endpoint), json!(["url"]));
+    assert_eq!(event_type["metadata"]["name"], "eventtypes.lambda.knative.io");
+    assert_eq!(required(event_type), Value::Null);
 }
 
 /// The definition contains the default of every field, and a description of each bound.

@@ -1,4 +1,4 @@
-//! Which versions are kept, and what a rollback comes to.
+//! Which versions are kept, and the result of a rollback.
 
 use crate::platform::Platform;
 use crate::{birth, created, git, inline};

@@ -71,6 +71,12 @@ impl Life {
         if let Err((reason, message)) = fetched {
             return End::NotStarted { reason, message };
         }
+        if image.digest.get().is_none()
+            && let Some(digest) = engine.digest(&image.reference).await
+        {
+            // Another replica may have set it meanwhile, to the same digest.
+            let _ = image.digest.set(digest);
+        }
         let name = engine.name_of(self.replica());
         let (image, _files) = match self.with_mounts(image).await {
             Ok(ready) => ready,

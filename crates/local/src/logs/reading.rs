@@ -27,20 +27,20 @@ const SNAPSHOT_WITHIN: Duration = Duration::from_secs(5);
 pub struct Reading(State);
 
 enum State {
-    Asked(Box<Asked>),
-    Files(Box<Found>),
+    LogRequest(Box<LogRequest>),
+    Files(Box<Selection>),
     Memory(Vec<Line>, Option<Following>),
     Ended,
 }
 
-struct Asked {
+struct LogRequest {
     logs: Arc<Logs>,
     query: Query,
     live: Vec<u64>,
 }
 
 /// The selected lines, and what comes after them.
-struct Found {
+struct Selection {
     files: VecDeque<Span>,
     reader: Option<Lines>,
     filter: Filter,
@@ -55,13 +55,13 @@ struct Following {
 
 impl Reading {
     pub fn new(logs: Arc<Logs>, query: Query, live: Vec<u64>) -> Reading {
-        Reading(State::Asked(Box::new(Asked { logs, query, live })))
+        Reading(State::LogRequest(Box::new(LogRequest { logs, query, live })))
     }
 
     async fn next(&mut self) -> Option<Vec<Line>> {
         loop {
             self.0 = match std::mem::replace(&mut self.0, State::Ended) {
-                State::Asked(asked) => State::Files(blocking(move || Box::new(asked.find())).await?),
+                State::LogRequest(asked) => State::Files(blocking(move || Box::new(asked.find())).await?),
                 State::Files(mut found) => {
                     let (lines, found) = blocking(move || (found.batch(), found)).await?;
                     if !lines.is_empty() {
@@ -90,8 +90,8 @@ impl platform::Logs for Reading {
     }
 }
 
-impl Asked {
-    fn find(self) -> Found {
+impl LogRequest {
+    fn find(self) -> Selection {
         let filter = self.filter();
         let (past, next) = self.past(filter.since);
         let is_live = |line: &Line| line.replica.is_some_and(|replica| self.live.contains(&replica));
@@ -109,7 +109,7 @@ impl Asked {
         };
         let follower = || Following { follower: self.logs.follow_from(next), filter };
         let following = self.query.follow.then(follower);
-        Found { files, reader: None, filter: selected.unwrap_or_default(), memory, following }
+        Selection { files, reader: None, filter: selected.unwrap_or_default(), memory, following }
     }
 
     fn filter(&self) -> Filter {
@@ -137,7 +137,7 @@ impl Asked {
     }
 }
 
-impl Found {
+impl Selection {
     /// The next lines of the files. None are left if it is empty.
     fn batch(&mut self) -> Vec<Line> {
         let (mut lines, mut bytes) = (Vec::new(), 0);

@@ -168,7 +168,7 @@ async fn queries_select_lines_across_restarts() {
     assert_eq!(ask(event, &[]).await.len(), 1);
     let later = Query { since: Some(ring::now() + 1000), ..Query::default() };
     assert_eq!(ask(later, &[]).await, Vec::<String>::new());
-    // What is followed begins where the files end.
+    // Following begins where the files end.
     let mut following = store.read(F, Query { follow: true, tail: Some(1), ..Query::default() }, Vec::new());
     assert_eq!(following.next().await.expect("lines")[0].text, "line 2");
     print(&store, 102, numbered(3..4));

@@ -198,6 +198,7 @@ impl Machine {
                 limits: recipe.limits(),
                 files,
                 mounts: Vec::new(),
+                digest: Arc::default(),
             })));
         }
         let gone = || Failure::new(Reason::PlatformError, "The artifact no longer exists");

@@ -21,6 +21,7 @@ impl Machine {
         if let Some(function) = self.lock().get_mut(&name) {
             let seen = self.fleet.observe(name.as_str());
             observed.versions = versions(function, &seen.map(|seen| seen.versions).unwrap_or_default());
+            observed.image_digests = function.deployed.iter().filter_map(image_digest).collect();
         }
         observed
     }
@@ -83,6 +84,12 @@ fn versions(function: &mut Function, views: &[VersionView]) -> Vec<Version> {
         }
     };
     function.deployed.iter().map(version).collect()
+}
+
+/// The name of an image and its digest, if the container engine reported one.
+fn image_digest(deployed: &Deployed) -> Option<(String, String)> {
+    let Ok(Run::Image(image)) = &deployed.run else { return None };
+    Some((image.reference.clone(), image.digest.get()?.clone()))
 }
 
 fn state(deployed: &Deployed, view: Option<&VersionView>) -> VersionState {

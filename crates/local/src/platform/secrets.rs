@@ -82,7 +82,7 @@ impl<'a> Secret<'a> {
         self.any(keys)?.ok_or_else(lacks)
     }
 
-    /// What is missing, and the command that adds it.
+    /// The missing secret or key, and the command that adds it.
     fn lacks(&self, user: &str, keys: &[&str]) -> String {
         let Secret { namespace, name, place } = self;
         let what = match (place, keys) {

@@ -6,7 +6,7 @@ use super::jobs::Begun;
 use super::observe::capital;
 use super::source_of::source_of;
 use crate::source::{self, Source};
-use klambda_build::{Cancel, Language, Printed, Request, Stage, Told, hash_folder};
+use klambda_build::{Cancel, Language, OnStage, Printed, Request, Stage, hash_folder};
 use klambda_crash::Point;
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::hash::{self, REBUILD_ANNOTATION};
@@ -55,14 +55,14 @@ impl Machine {
     }
 
     async fn fetch_for_all(&self, begun: Begun, resource: &Resource) {
-        let told = |stage: Stage| {
+        let on_stage = |stage: Stage| {
             let waits = waits(stage);
             for (name, number) in self.fetches.waits(&begun, waits) {
                 self.note_fetch(&name, number, |fetch| fetch.state = fetching(Some(&waits)));
             }
         };
         let fetched = tokio::select! {
-            fetched = self.fetch_source(resource, &told) => fetched,
+            fetched = self.fetch_source(resource, &on_stage) => fetched,
             () = begun.cancel.cancelled() => Err(Failure::new(Reason::BuildCancelled, "The fetch was cancelled")),
         };
         for (name, number) in self.fetches.end(&begun).0 {
@@ -151,7 +151,7 @@ impl Machine {
         let name = Name::of(resource);
         (self.tell)(News::BuildBegun(name.clone()));
         let began = OnceLock::new();
-        let told = |stage: Stage| {
+        let on_stage = |stage: Stage| {
             let waits = waits(stage);
             if waits.is_none() {
                 began.get_or_init(Instant::now);
@@ -162,7 +162,7 @@ impl Machine {
         };
         let printed = self.printed(&begun);
         let built =
-            Box::pin(self.build_artifact(&hash, resource, folder, &begun.cancel, &told, printed)).await;
+            Box::pin(self.build_artifact(&hash, resource, folder, &begun.cancel, &on_stage, printed)).await;
         let (askers, called_off) = self.builds.end(&begun);
         let outcome = match &built {
             Ok(()) => BuildOutcome::Completed,
@@ -213,10 +213,14 @@ impl Machine {
         self.builds.leave(name, called_off);
     }
 
-    pub(super) async fn fetch_source(&self, resource: &Resource, told: Told<'_>) -> Result<Fetched, Failure> {
+    pub(super) async fn fetch_source(
+        &self,
+        resource: &Resource,
+        on_stage: OnStage<'_>,
+    ) -> Result<Fetched, Failure> {
         self.may_run_code()?;
         let source = self.source_of(resource).await?;
-        let _slot = self.slots.take(told).await.ok_or_else(|| broken("the server is shutting down"))?;
+        let _slot = self.slots.take(on_stage).await.ok_or_else(|| broken("the server is shutting down"))?;
         self.fetch_and_hash(&resource.metadata.namespace, &source).await
     }
 
@@ -263,7 +267,7 @@ impl Machine {
         resource: &Resource,
         folder: Option<Arc<TempDir>>,
         cancel: &Cancel,
-        told: Told<'_>,
+        on_stage: OnStage<'_>,
         printed: Printed,
     ) -> Result<(), Failure> {
         self.may_run_code()?;
@@ -288,7 +292,7 @@ impl Machine {
             timeout: Duration::from_millis(resource.spec.build.timeout.ms),
             again: if is_asked_again(resource) { hash.to_owned() } else { String::new() },
         };
-        let built = self.builder.build_told(&request, cancel, told, Some(printed)).await;
+        let built = self.builder.build_with_progress(&request, cancel, on_stage, Some(printed)).await;
         let artifact = built.map_err(|error| not_built(&error))?;
         self.note_built(hash, artifact).map_err(broken)
     }

@@ -263,6 +263,7 @@ async fn bad_versions_leave_the_good_one_serving() {
         limits: Limits::default(),
         files: None,
         mounts: Vec::new(),
+        digest: Arc::default(),
     }));
     let quick = Scaling { start_timeout: Duration::from_millis(300), ..scaling() };
     let serve = |environment: &[(&str, &str)]| Run::Process(Arc::new(command(environment)));

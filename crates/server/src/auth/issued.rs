@@ -122,6 +122,15 @@ impl Issued {
         (found, more)
     }
 
+    /// How many tokens with this beginning of their names are valid now.
+    pub fn live(&self, prefix: &str) -> usize {
+        let now = self.clock.now();
+        let table = self.read();
+        let named = table.by_name.range::<str, _>((Bound::Included(prefix), Bound::Unbounded));
+        let named = named.take_while(|(name, _)| name.starts_with(prefix));
+        named.filter(|(_, entry)| !entry.token.is_expired(now)).count()
+    }
+
     // ---- steps of the engine ------------------------------------------------------------------------------
 
     /// There must be room for another token.

@@ -36,11 +36,11 @@ pub struct Jwt {
     namespaces_claim: String,
     source: Source,
     keys: RwLock<Option<Keys>>,
-    seen: RwLock<HashMap<Hash, Seen>>,
+    seen: RwLock<HashMap<Hash, VerifiedToken>>,
 }
 
 /// A verified token.
-struct Seen {
+struct VerifiedToken {
     identity: Arc<Identity>,
     /// In seconds since the epoch.
     until: u64,
@@ -83,7 +83,7 @@ impl Jwt {
         let claims = self.verify(given)?;
         let identity = Arc::new(self.identity(&claims).ok_or(Unknown::NoRole)?);
         let until = claims["exp"].as_f64().map_or(now, |exp| exp as u64).saturating_add(LEEWAY_SECONDS);
-        self.remember(hash, Seen { identity: Arc::clone(&identity), until }, now);
+        self.remember(hash, VerifiedToken { identity: Arc::clone(&identity), until }, now);
         Ok(identity)
     }
 
@@ -139,7 +139,7 @@ impl Jwt {
         Some(Identity { name: format!("jwt/{subject}").into(), grant: Grant { role, namespaces } })
     }
 
-    fn remember(&self, hash: Hash, new: Seen, now: u64) {
+    fn remember(&self, hash: Hash, new: VerifiedToken, now: u64) {
         let mut seen = self.seen.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if seen.len() >= SEEN_MAX {
             seen.retain(|_, seen| now < seen.until);

@@ -47,6 +47,8 @@ enum Place<'a> {
     Ports(&'a mut Vec<Ports>),
     Number(&'a mut u64, u64),
     Ratio(&'a mut f64),
+    Price(&'a mut f64),
+    Flag(&'a mut bool),
     Time(&'a mut Duration, Duration),
     Strategies(&'a mut BTreeMap<String, Strategy>),
 }
@@ -76,6 +78,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("threads", |c| Place::Count(&mut c.threads, 0)),
     setting("log.format", |c| Place::Format(&mut c.log.format)),
     setting("log.level", |c| Place::Level(&mut c.log.level)),
+    setting("log.access", |c| Place::Flag(&mut c.log.access)),
     setting("limits.bodyBytes", |c| Place::Size(&mut c.limits.body_bytes, 1 << 10)),
     setting("limits.batchEvents", |c| Place::Count(&mut c.limits.batch_events, 1)),
     setting("limits.eventBytes", |c| Place::Size(&mut c.limits.event_bytes, 1 << 10)),
@@ -90,6 +93,7 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("limits.subscriptions", |c| Place::Count(&mut c.limits.subscriptions, 1)),
     setting("limits.tokens", |c| Place::Count(&mut c.limits.tokens, 1)),
     setting("limits.secrets", |c| Place::Count(&mut c.limits.secrets, 1)),
+    setting("limits.eventTypes", |c| Place::Count(&mut c.limits.event_types, 1)),
     setting("limits.namespaces", |c| Place::Count(&mut c.limits.namespaces, 1)),
     setting("limits.heldBytes", |c| Place::Size(&mut c.limits.held_bytes, 1 << 20)),
     setting("limits.metricTypes", |c| Place::Count(&mut c.limits.metric_types, 0)),
@@ -131,6 +135,13 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("outbound.guard", |c| Place::Switch(&mut c.outbound.guard)),
     setting("outbound.allow", |c| Place::Allow(&mut c.outbound.allow)),
     setting("outbound.ports", |c| Place::Ports(&mut c.outbound.ports)),
+    setting("cost.build", |c| Place::Price(&mut c.cost.build)),
+    setting("cost.functionMonth", |c| Place::Price(&mut c.cost.function_month)),
+    setting("cost.replicaHour", |c| Place::Price(&mut c.cost.replica_hour)),
+    setting("cost.storageMonth", |c| Place::Price(&mut c.cost.storage_month)),
+    setting("cost.serverMonth", |c| Place::Price(&mut c.cost.server_month)),
+    setting("cost.monthlyBudget", |c| Place::Price(&mut c.cost.monthly_budget)),
+    setting("cost.functionDayLimit", |c| Place::Price(&mut c.cost.function_day_limit)),
     setting("replay.strategies", |c| Place::Strategies(&mut c.replay.strategies)),
 ];
 
@@ -183,6 +194,8 @@ impl Setting {
             Place::Ports(place) => put(place, ports(value)),
             Place::Number(place, least) => put(place, number(value, least)),
             Place::Ratio(place) => put(place, ratio(value)),
+            Place::Price(place) => put(place, price(value)),
+            Place::Flag(place) => put(place, flag(value)),
             Place::Time(place, least) => put(place, time(value, least)),
             Place::Strategies(place) => {
                 place.extend(strategies(value)?);
@@ -349,6 +362,25 @@ fn ports(value: &Value) -> Result<Vec<Ports>, String> {
         Value::Number(port) => Ok(vec![port.to_string().parse()?]),
         Value::String(text) => parts(text).map(str::parse).collect(),
         other => Err(format!("must be a list of ports such as [443, 8000-8999], not {other}")),
+    }
+}
+
+fn price(value: &Value) -> Result<f64, String> {
+    let price = match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_f64(),
+    };
+    price
+        .filter(|price: &f64| price.is_finite() && *price >= 0.0)
+        .ok_or_else(|| format!("{value} must be a number of dollars, at least 0"))
+}
+
+fn flag(value: &Value) -> Result<bool, String> {
+    match value {
+        Value::Bool(flag) => Ok(*flag),
+        Value::String(text) if text == "true" => Ok(true),
+        Value::String(text) if text == "false" => Ok(false),
+        other => Err(format!("{other} must be true or false")),
     }
 }
 

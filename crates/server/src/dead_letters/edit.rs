@@ -31,7 +31,7 @@ pub async fn put(
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let seen = seen(&headers)?;
-    let event = read(body, &api.limits)?;
+    let event = read(body, &api.intake.limits)?;
     let (id, by) = (namespace.full_name(&id), who.name.to_string());
     let _turn = api.turns.shows.acquire().await;
     let done = move |engine: &mut Engine| {
@@ -65,7 +65,7 @@ fn read(body: Bytes, limits: &Limits) -> Result<Event, Problem> {
     let mut parsed = parsed.map_err(|refused| refusal::refusal(refused, false))?;
     let event = parsed.events.pop().ok_or_else(|| Problem::invalid_event("the body contains no event"))?;
     event.map_err(|rejected| {
-        let (faults, too_large) = (rejected.faults, rejected.too_large);
-        refusal::rejection(&Rejection::Invalid { faults, too_large })
+        let (faults, cause) = (rejected.faults, rejected.cause);
+        refusal::rejection(&Rejection::Invalid { faults, cause })
     })
 }

@@ -34,7 +34,7 @@ pub fn read<'a>(
     {
         return Ok(Events::Batch { content_type: content_type.to_owned(), body });
     }
-    let parsed = parse(content_type, headers, body, &api.limits)?;
+    let parsed = parse(content_type, headers, body, &api.intake.limits)?;
     Ok(Events::Read(counted(api, parsed)))
 }
 
@@ -42,7 +42,7 @@ pub async fn commit(api: &Api, sender: Sender, events: Events) -> RawResponse {
     let events = match events {
         Events::Read(events) => events,
         Events::Batch { content_type, body } => {
-            let limits = api.limits.clone();
+            let limits = api.intake.limits.clone();
             let read = move || parse(Some(&content_type), std::iter::empty(), body, &limits);
             match blocking(read).await {
                 Ok(Ok(parsed)) => counted(api, parsed),
@@ -69,7 +69,7 @@ fn parse<'a>(
 
 fn counted(api: &Api, parsed: Parsed) -> Vec<Result<Event, Rejected>> {
     if parsed.unversioned > 0 {
-        api.unversioned.fetch_add(parsed.unversioned as u64, Ordering::Relaxed);
+        api.intake.unversioned.fetch_add(parsed.unversioned as u64, Ordering::Relaxed);
     }
     parsed.events
 }
@@ -186,7 +186,7 @@ mod tests {
         assert_eq!(body(answer(&[rejected.clone(), skipped])).0, 200);
         let invalid = |path: &str| {
             let faults = vec![klambda_core::fault::Fault::new(path, "wrong")];
-            judged(Status::Rejected(Rejection::Invalid { faults, too_large: false }))
+            judged(Status::Rejected(Rejection::Invalid { faults, cause: binding::Cause::Invalid }))
         };
         let (status, json) = body(answer(&[invalid("[0].id"), invalid("[1].id")]));
         assert_eq!((status, &json["rejected"], &json["faults"]), (400, &json!(2), &Value::Null));

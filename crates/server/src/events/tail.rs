@@ -4,7 +4,7 @@ use super::Wanted;
 use crate::api::{Api, TAILS_MAX, go_on};
 use crate::auth::Opener;
 use crate::problem::Problem;
-use crate::stream::{ByteStream, CHUNK_BYTES, ChunkSender, EVENTS_BYTES, Room};
+use crate::stream::{ByteStream, CHUNK_BYTES, ChunkSender, EVENT_STREAM, EVENTS_BYTES, Room};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header;
@@ -39,7 +39,7 @@ pub async fn open(
     let (chunks, stream) = ByteStream::new(&api.connections.held.answers);
     let tail = Tail { api, cursor, wanted, left: limit.unwrap_or(usize::MAX), chunks, _permit: permit };
     go_on(tail.run(opener));
-    let headers = [(header::CONTENT_TYPE, "text/event-stream"), (header::CACHE_CONTROL, "no-store")];
+    let headers = [(header::CONTENT_TYPE, EVENT_STREAM), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
 

@@ -8,7 +8,7 @@ use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::shutdown::Shutdown;
-use crate::stream::{ByteStream, CHUNK_BYTES, ChunkSender};
+use crate::stream::{ByteStream, CHUNK_BYTES, ChunkSender, EVENT_STREAM, wants_stream};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
@@ -24,7 +24,6 @@ use tokio::sync::OwnedSemaphorePermit;
 /// Unless something else selects the lines.
 const TAIL_DEFAULT: usize = 100;
 const KEEP_ALIVE: Duration = Duration::from_secs(15);
-const STREAM: &str = "text/event-stream";
 
 /// With `?follow=true`, or if the client accepts a stream, sends Server-Sent Events. They continue unless `?follow=false`.
 pub async fn show(
@@ -37,7 +36,7 @@ pub async fn show(
     const KNOWN: [&str; 7] = ["tail", "follow", "since", "build", "previous", "generation", "eventId"];
     let params = Params::read(&uri, &KNOWN);
     let name = Name::new(&namespace, &name);
-    let accepts = headers.get(header::ACCEPT).is_some_and(|value| value.as_bytes() == STREAM.as_bytes());
+    let accepts = wants_stream(&headers);
     let query = query(&params, accepts, api.clock.now());
     params.finish()?;
     api.control.find(kind_of(&uri), &name)?;
@@ -101,7 +100,7 @@ impl Form {
     fn content_type(self) -> &'static str {
         match self {
             Form::List => "application/json",
-            Form::Messages => STREAM,
+            Form::Messages => EVENT_STREAM,
         }
     }
 

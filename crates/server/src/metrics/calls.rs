@@ -63,7 +63,7 @@ fn label(name: &Option<Name>) -> [(&str, &str); 2] {
     name.as_ref().map_or([("function_name", OTHERS), ("namespace", "")], labels)
 }
 
-/// Totals per function. `None` stands for all functions without labels of their own.
+/// Totals per function. `None` means all functions without labels of their own.
 fn totals(functions: Vec<(Name, u32)>, counts: &Counts, metrics: &Metrics) -> BTreeMap<Option<Name>, Totals> {
     let mut totals: BTreeMap<Option<Name>, Totals> = BTreeMap::new();
     totals.entry(None).or_default().add_calls(&counts.others.calls);
@@ -75,7 +75,7 @@ fn totals(functions: Vec<(Name, u32)>, counts: &Counts, metrics: &Metrics) -> BT
         for done in metrics.calls_of(&name.subscription()) {
             of.calls += done.delivered + done.failed;
             of.errors += done.failed;
-            add(&mut of.took_ms, &done.took_ms);
+            of.took_ms.merge(&done.took_ms);
         }
     }
     totals
@@ -86,12 +86,6 @@ impl Totals {
         self.calls += calls.count;
         self.errors += calls.errors;
         self.cold_starts += calls.cold_starts;
-        add(&mut self.took_ms, &calls.took_ms);
+        self.took_ms.merge(&calls.took_ms);
     }
-}
-
-fn add(all: &mut Histogram, some: &Histogram) {
-    all.buckets.iter_mut().zip(some.buckets).for_each(|(all, some)| *all += some);
-    all.count += some.count;
-    all.sum += some.sum;
 }

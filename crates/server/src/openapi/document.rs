@@ -34,7 +34,7 @@ const ABOUT: &str = "Event-driven functions that keep order per key.\n\n\
     Every error is a problem document (RFC 9457). Unknown members and parameters are rejected. \
     A server that was started without tokens needs no `Authorization`.";
 
-/// What several routes share.
+/// The parts that several routes share.
 struct Parts {
     generator: SchemaGenerator,
     /// Answers with problems, by the names of their kinds.
@@ -106,7 +106,7 @@ pub fn tag(path: &str) -> &str {
     let words = path.strip_prefix("/api/v1/").unwrap_or_default();
     match words.strip_prefix("lambda/").unwrap_or(words).split('/').next().unwrap_or_default() {
         "dlq" => "dead-letters",
-        "" | "status" | "backup" | "openapi.json" | "docs" => "server",
+        "" | "status" | "cost" | "backup" | "openapi.json" | "docs" | "overview" | "whoami" => "server",
         word => word,
     }
 }

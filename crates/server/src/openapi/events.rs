@@ -80,6 +80,7 @@ pub fn operations() -> Vec<Operation> {
                 "unsupported-media-type",
                 "backlog-full",
                 "limit-reached",
+                "schema-mismatch",
             ]),
         get(EVENTS, "listEvents", "Returns the log, or follows it.")
             .query("after", position(), "Start after this position.")

@@ -191,6 +191,7 @@ impl Operation {
     }
 }
 
+/// A wrong slug is a mistake in these descriptions. Every test that builds the document finds it.
 pub fn problem(slug: &str) -> &'static ProblemKind {
     let found = KINDS.iter().find(|kind| kind.slug == slug);
     found.unwrap_or_else(|| panic!("{slug} is not a kind of problem"))

@@ -177,7 +177,7 @@ fn names(schema: &Value) -> Vec<&str> {
     parts.filter_map(|part| part["$ref"].as_str()?.rsplit('/').next()).collect()
 }
 
-/// What a reference leads to, or the value itself.
+/// The target of a reference, or the value itself.
 fn resolved<'a>(document: &'a Value, value: &'a Value) -> &'a Value {
     let place = value["$ref"].as_str().and_then(|reference| reference.strip_prefix('#'));
     place.and_then(|place| document.pointer(place)).unwrap_or(value)

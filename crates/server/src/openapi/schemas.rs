@@ -87,7 +87,7 @@ by_hand! {
     NewEndpoint "NewWebhookEndpoint" |generator| flat(EndpointSpec::json_schema(generator).to_value());
 }
 
-/// A document as requests send it. What the URL says may be left out.
+/// A document in a request. Fields that the URL contains may be left out.
 pub fn document(metadata: Value, spec: Value, required: &[&str]) -> Value {
     let mut members = json!({
         "name": { "type": "string" },

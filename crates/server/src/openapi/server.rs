@@ -1,10 +1,13 @@
 //! The server itself: tokens, namespaces, the audit log, health, metrics, backups, and this description.
 
-use super::operation::{JSON, Operation, Shape, delete, get, post, put};
+use super::operation::{JSON, Operation, STREAM, Shape, delete, get, post, put};
 use super::schemas::{DryRun, at, by_hand, document, either};
 use crate::audit::Item;
+use crate::cost::Cost;
+use crate::overview::Overview;
 use crate::status::Status;
 use crate::tokens::ROLES;
+use crate::whoami::Whoami;
 use klambda_access::Role;
 use klambda_dispatch::views::{Namespace, NamespaceSpec, Page};
 use serde_json::{Value, json};
@@ -88,6 +91,12 @@ pub fn operations() -> Vec<Operation> {
             .answer(Some(304), "The copy is current.", Vec::new()),
         get("/api/v1/status", "getStatus", "Returns the state of the server.")
             .gives::<Status>(200, "The state."),
+        get(
+            "/api/v1/cost",
+            "getCost",
+            "Returns costs since the start of the server, at the configured prices.",
+        )
+        .gives::<Cost>(200, "The costs."),
         post("/api/v1/backup", "createBackup", "Returns a copy of the data folder.")
             .flag("withKey", "With the key file of secrets.")
             .answer(Some(200), "An archive.", vec![("application/x-tar", Shape::Is(json!({})))])
@@ -96,9 +105,28 @@ pub fn operations() -> Vec<Operation> {
             .paged()
             .gives::<Page<Item>>(200, "A page."),
     ];
+    all.extend(of_callers());
     all.extend(of_tokens());
     all.extend(of_namespaces());
     all
+}
+
+fn of_callers() -> [Operation; 2] {
+    [
+        get("/api/v1/whoami", "getWhoami", "Returns the caller and its role.")
+            .gives::<Whoami>(200, "The caller."),
+        get(
+            "/api/v1/overview",
+            "getOverview",
+            "Returns traffic, backlog, lanes and what needs manual action.",
+        )
+        .answer(
+            Some(200),
+            "The overview, or a stream with an overview every half second.",
+            vec![(JSON, Shape::of::<Overview>()), (STREAM, Shape::Is(json!({ "type": "string" })))],
+        )
+        .problems(&["limit-reached"]),
+    ]
 }
 
 fn of_tokens() -> [Operation; 4] {

@@ -3,6 +3,8 @@
 use super::operation::{JSON, Operation, STREAM, Shape, delete, get, post, put};
 use super::schemas::{DryRun, NewEndpoint, at, by_hand, document, either};
 use crate::webhooks::acknowledge::Acknowledged;
+use crate::webhooks::link::Link;
+use crate::webhooks::resend::Shown as Resent;
 use crate::webhooks::trial::Trial;
 use klambda_dispatch::deliveries::Delivery;
 use klambda_dispatch::views::{CloudEvent, Endpoint, EndpointSpec, Page, Replay};
@@ -54,20 +56,6 @@ by_hand! {
         "properties": { "eventId": { "type": "string" } },
         "additionalProperties": false,
     });
-    Resent "WebhookResent" |generator| json!({
-        "type": "object",
-        "required": ["endpoint", "eventId"],
-        "properties": {
-            "endpoint": { "type": "string" },
-            "eventId": { "type": "string" },
-            "replay": { "type": "string", "description": "The replay, if the event is a dead letter." },
-            "succeeded": { "type": "boolean" },
-            "durationMs": { "type": "integer" },
-            "status": { "type": ["integer", "null"] },
-            "body": { "type": "string" },
-            "error": { "type": "string" },
-        },
-    });
     Recover "WebhookRecover" |generator| json!({
         "type": "object",
         "required": ["since"],
@@ -78,18 +66,6 @@ by_hand! {
             "dryRun": { "type": "boolean", "description": "Count and change nothing." },
         },
         "additionalProperties": false,
-    });
-    Link "WebhookLink" |generator| json!({
-        "type": "object",
-        "required": ["endpoint", "name", "role", "expiresAt", "token", "url"],
-        "properties": {
-            "endpoint": { "type": "string" },
-            "name": { "type": "string", "description": "The name of the token, to delete it earlier." },
-            "role": { "type": "string" },
-            "expiresAt": { "type": "string", "format": "date-time" },
-            "token": { "type": "string", "description": "Shown only now." },
-            "url": { "type": "string", "description": "The deliveries of the endpoint." },
-        },
     });
 }
 

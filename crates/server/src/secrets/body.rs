@@ -15,7 +15,7 @@ use zeroize::Zeroizing;
 
 const MEMBERS: [&str; 2] = ["data", "binaryData"];
 
-/// What a request wants a secret to hold.
+/// The requested change of a secret.
 pub struct Asked {
     replace: bool,
     set: BTreeMap<String, Value>,

@@ -1,6 +1,6 @@
 //! Whether the secrets in a data folder can be read. For commands that work on the folder of a stopped server.
 
-use super::vault::{KIND, OpenError, read_keys, split};
+use super::vault::{KIND, OpenError, Origin, read_keys, split};
 use klambda_dispatch::{Engine, Failure};
 use klambda_secrets::{KeyRing, Place, Secret};
 use std::path::Path;
@@ -10,7 +10,7 @@ const PAGE: usize = 16;
 /// The encryption keys of a data folder. There are none if the key file is missing.
 pub struct Keys(KeyRing);
 
-/// What a check of the secrets found. It never contains a value.
+/// The result of a check of the secrets. It never contains a value.
 #[derive(Debug, Default)]
 pub struct CheckedSecrets {
     pub secrets: u64,
@@ -21,9 +21,16 @@ pub struct CheckedSecrets {
 }
 
 impl Keys {
-    /// From the variable, from the named file, or from the key file in the folder, as a server reads them.
+    /// From the variable, from the named file, or from the key file in the folder, as a server reads them. A server
+    /// creates a named file that does not exist; here it is an error.
     pub fn read(folder: &Path, named: Option<&Path>) -> Result<Keys, OpenError> {
-        Ok(Keys(read_keys(folder, named)?.0))
+        let (ring, origin) = read_keys(folder, named)?;
+        match origin {
+            Origin::File(file) if named.is_some() && ring.is_empty() => {
+                Err(OpenError::NoFile(file.path().to_owned()))
+            }
+            _ => Ok(Keys(ring)),
+        }
     }
 
     pub fn is_empty(&self) -> bool {

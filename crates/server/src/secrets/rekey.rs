@@ -21,13 +21,13 @@ use std::sync::Arc;
 use tokio::sync::OwnedSemaphorePermit;
 
 const PAGE: usize = 16;
-/// What one step of the engine writes at most, unless a single secret is larger.
+/// The most bytes that one step of the engine writes, unless a single secret is larger.
 const STEP_BYTES_MAX: usize = 2 << 20;
 const NAMED_MAX: usize = 100;
 /// Maximum number of keys in the key file.
 const RING_MAX: usize = 100;
 
-/// What a change of keys came to.
+/// The result of a change of keys.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, schemars::JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "RekeyReport")]
@@ -155,7 +155,7 @@ impl Vault {
     }
 }
 
-/// Seals again what is sealed with an old key, on a thread that may take its time.
+/// Encrypts values with the new key that were encrypted with an old one. Runs on a thread of its own.
 async fn reseal(
     ring: Arc<KeyRing>,
     page: Vec<documents::Stored>,

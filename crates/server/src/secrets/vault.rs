@@ -15,7 +15,7 @@ use klambda_secrets::{
 };
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock};
 use tokio::sync::Semaphore;
 use zeroize::Zeroizing;
@@ -53,6 +53,8 @@ pub enum OpenError {
     File(#[from] KeyFileError),
     #[error("the keys of secrets in {VARIABLE} cannot be used: {0}")]
     Variable(Malformed),
+    #[error("the key file {} does not exist", .0.display())]
+    NoFile(PathBuf),
     #[error("{VARIABLE} and secrets.keyFile both say where the keys of secrets are: remove one of them")]
     Twice,
     #[error("secrets cannot be read from the store: {0}")]
@@ -176,8 +178,10 @@ impl Vault {
         table.values().flat_map(|known| known.keys.values()).map(|key| key.sealed_by.clone()).collect()
     }
 
+    /// The number of secrets that users created. Signing keys are limited with the endpoints that they belong to.
     pub(super) fn count(&self) -> usize {
-        self.table.read().unwrap_or_else(PoisonError::into_inner).len()
+        let table = self.table.read().unwrap_or_else(PoisonError::into_inner);
+        table.keys().filter(|key| !is_signing(split(key).1)).count()
     }
 
     pub(super) fn note(&self, key: &str, known: Option<Known>) {

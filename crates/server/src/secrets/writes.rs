@@ -1,6 +1,6 @@
 //! Writes of secrets, in steps of the engine.
 
-use super::vault::{KIND, Vault, full};
+use super::vault::{KIND, Vault, full, is_signing};
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{self, Expected, Write};
 use klambda_dispatch::operate;
@@ -35,7 +35,7 @@ pub enum Error {
     NoRandomness(#[from] NoRandomness),
 }
 
-/// What came of a write.
+/// The result of a write.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Put {
     Created,
@@ -63,7 +63,7 @@ impl Vault {
             return Err(not_found(namespace, name));
         }
         let put = if before.is_none() { Put::Created } else { Put::Changed };
-        if before.is_none() {
+        if before.is_none() && !is_signing(name) {
             self.must_have_room()?;
         }
         let secret = Secret::changed(before, change, engine.now())?;

@@ -12,6 +12,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::Uri;
 use klambda_core::webhook::EventId;
+use klambda_dispatch::operate::Refused;
 use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::Value;
@@ -73,7 +74,10 @@ async fn acknowledge(
         let (name, workflow, at) = (name.to_owned(), workflow.map(str::to_owned), from);
         let part =
             api.command(move |engine| engine.acknowledge_part(&name, through, workflow.as_deref(), &at));
-        let part = part.await??;
+        let part = part.await?.map_err(|refused| match refused {
+            Refused::Invalid(faults) => Problem::invalid_body("the request is not valid").faults(faults),
+            other => other.into(),
+        })?;
         (events, busy) = (events + part.events, busy + part.busy);
         match part.next {
             Some(next) => from = next,

@@ -1,13 +1,13 @@
 //! `/api/v1/webhooks/endpoints/{name}/deliveries`: every attempt to call an endpoint, newest first, or as they happen.
 
-use super::feed::{STREAM, permit};
+use super::feed::permit;
 use crate::api::{Api, go_on};
 use crate::auth::Opener;
 use crate::extract::{Json, Path};
 use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
-use crate::stream::{ByteStream, ChunkSender, EVENTS_BYTES, Room};
+use crate::stream::{ByteStream, ChunkSender, EVENT_STREAM, EVENTS_BYTES, Room, wants_stream};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::{HeaderMap, Uri, header};
@@ -93,13 +93,6 @@ fn filter(params: &Params) -> DeliveryFilter {
     }
 }
 
-fn wants_stream(headers: &HeaderMap) -> bool {
-    let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-    accepts
-        .flat_map(|value| value.split(','))
-        .any(|one| one.split(';').next().is_some_and(|media| media.trim().eq_ignore_ascii_case(STREAM)))
-}
-
 impl Attempts {
     /// A command, so that everything that it finds is durable.
     async fn page(&self, from: From, limit: usize) -> Result<Page, Problem> {
@@ -128,7 +121,7 @@ impl Attempts {
         let newest = self.api.command(move |engine| engine.last_delivery(&name)).await??;
         let (chunks, stream) = ByteStream::new(&self.api.connections.held.answers);
         go_on(run(self, last.unwrap_or(newest), opener, chunks, permit));
-        let headers = [(header::CONTENT_TYPE, STREAM), (header::CACHE_CONTROL, "no-store")];
+        let headers = [(header::CONTENT_TYPE, EVENT_STREAM), (header::CACHE_CONTROL, "no-store")];
         Ok((headers, Body::new(stream)).into_response())
     }
 

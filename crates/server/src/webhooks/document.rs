@@ -3,9 +3,10 @@
 use crate::api::Api;
 use crate::problem::{Fault, Problem};
 use crate::request_body;
+use crate::secrets::vault::is_signing;
 use klambda_core::schema::API_VERSION;
-use klambda_core::webhook::{Document, KIND, PREFIX};
-use serde_json::{Map, Value, json};
+use klambda_core::webhook::{Document, KIND, needed};
+use serde_json::{Value, json};
 
 /// A manifest at the address of the endpoint.
 pub fn manifest(namespace: &str, name: &str, mut body: Value) -> Result<Document, Problem> {
@@ -48,7 +49,7 @@ pub fn may_be_called(api: &Api, document: &Document, path: &str) -> Result<(), P
 fn read(body: &Value, mut faults: Vec<Fault>) -> Result<Document, Vec<Fault>> {
     let parsed = Document::parse(body);
     faults.splice(0..0, parsed.as_ref().err().into_iter().flatten().cloned());
-    faults.extend(foreign_keys(body["spec"]["headers"].as_object()));
+    faults.extend(foreign_keys(&body["spec"]));
     match parsed {
         Ok(document) if faults.is_empty() => Ok(document),
         _ => Err(faults),
@@ -56,11 +57,16 @@ fn read(body: &Value, mut faults: Vec<Fault>) -> Result<Document, Vec<Fault>> {
 }
 
 /// Otherwise an endpoint could send the signing keys of another one to its own URL.
-fn foreign_keys(headers: Option<&Map<String, Value>>) -> impl Iterator<Item = Fault> {
-    let is_signing = |from: &Value| from["secret"].as_str().is_some_and(|name| name.starts_with(PREFIX));
-    headers.into_iter().flatten().filter(move |(_, from)| is_signing(from)).map(|(header, _)| {
-        Fault::new(format!("spec.headers.{header}.secret"), "must not be a signing secret (webhook.…)")
-    })
+fn foreign_keys(spec: &Value) -> impl Iterator<Item = Fault> {
+    let mut paths: Vec<String> = needed(spec)
+        .into_iter()
+        .filter(|needed| is_signing(needed.secret))
+        .map(|needed| needed.path)
+        .collect();
+    paths.dedup();
+    paths
+        .into_iter()
+        .map(|path| Fault::new(format!("spec.{path}.secret"), "must not be a signing secret (webhook.…)"))
 }
 
 fn invalid(faults: Vec<Fault>) -> Problem {
@@ -103,9 +109,18 @@ mod tests {
     }
 
     #[test]
-    fn no_header_takes_the_signing_keys_of_an_endpoint() {
-        let headers = json!({"x-key": {"secret": "webhook.other", "key": "current"}});
-        let body = json!({"name": "partner", "url": "https://p.example/", "headers": headers});
-        assert!(told(flat("shop", body)).contains("must not be a signing secret"));
+    fn nothing_takes_the_signing_keys_of_an_endpoint() {
+        let other = json!({"secret": "webhook.other", "key": "current"});
+        for (path, more) in [
+            ("headers.x-key", json!({"headers": {"x-key": other}})),
+            ("tls.ca", json!({"tls": {"ca": other}})),
+            ("tls.clientCertificate", json!({"tls": {"clientCertificate": {"secret": "webhook.other"}}})),
+        ] {
+            let mut body = json!({"name": "partner", "url": "https://p.example/"});
+            body.as_object_mut().expect("an object").extend(more.as_object().expect("an object").clone());
+            let said = told(flat("shop", body));
+            let fault = format!("\"path\":\"{path}.secret\",\"message\":\"must not be a signing secret");
+            assert!(said.contains(&fault), "{said}");
+        }
     }
 }

@@ -13,7 +13,7 @@ use crate::namespace::Namespace;
 use crate::params::Params;
 use crate::problem::Problem;
 use crate::response_memory::Counted;
-use crate::stream::Room;
+use crate::stream::{EVENT_STREAM, Room, accepted};
 use axum::Extension;
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
@@ -46,18 +46,13 @@ enum Form {
     Stream,
 }
 
-pub const STREAM: &str = "text/event-stream";
 const BATCH: &str = "application/cloudevents-batch+json";
 
 impl Form {
     fn of(headers: &HeaderMap) -> Form {
-        let accepts = headers.get_all(header::ACCEPT).iter().filter_map(|value| value.to_str().ok());
-        let mut media = accepts
-            .flat_map(|value| value.split(','))
-            .map(|one| one.split(';').next().unwrap_or_default().trim());
-        let form = media.find_map(|media| match media.to_ascii_lowercase().as_str() {
-            STREAM => Some(Form::Stream),
-            BATCH => Some(Form::Batch),
+        let form = accepted(headers).find_map(|media| match media {
+            media if media.eq_ignore_ascii_case(EVENT_STREAM) => Some(Form::Stream),
+            media if media.eq_ignore_ascii_case(BATCH) => Some(Form::Batch),
             _ => None,
         });
         form.unwrap_or(Form::Page)

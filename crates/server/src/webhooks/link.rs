@@ -14,11 +14,32 @@ use klambda_access::{Grant, Namespaces, Role, Secret, Token};
 use klambda_core::quantity::parse_duration_ms;
 use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
-use serde_json::json;
+use klambda_dispatch::views::Time;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::sync::Arc;
 
 const EXPIRES_MS: u64 = 3_600_000;
 const EXPIRES_MS_MAX: u64 = 24 * 3_600_000;
+/// Links of one endpoint that are valid at a time.
+const LINKS_MAX: usize = 20;
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "WebhookLink")]
+pub struct Link {
+    endpoint: String,
+    /// The name of the token, to delete it earlier.
+    name: String,
+    role: &'static str,
+    expires_at: Time,
+    /// Shown only now.
+    token: String,
+    /// The deliveries of the endpoint.
+    url: String,
+    /// The page of the endpoint. The fragment holds the token, so that no server log contains it.
+    page: String,
+}
 
 pub async fn create(
     api: Api,
@@ -44,24 +65,36 @@ pub async fn create(
     let secret = Secret::new(crate::tokens::random()?);
     let token = token(&namespace, &name, &who, &secret, now, expires)?;
     let address = namespace.address(&format!("webhooks/endpoints/{name}/deliveries"));
-    let shown = json!({
-        "endpoint": name,
-        "name": token.name,
-        "role": token.grant.role.name(),
-        "expiresAt": expires.rfc3339(),
-        "token": secret.reveal(),
-        "url": address,
-    });
+    let shown = Link {
+        endpoint: name.clone(),
+        name: token.name.clone(),
+        role: token.grant.role.name(),
+        expires_at: Time(expires),
+        token: secret.reveal().to_owned(),
+        url: address,
+        page: format!("/ui#token={}", secret.reveal()),
+    };
     let access = Arc::clone(&api.access);
     let created = move |engine: &mut Engine| {
         find(engine, &namespace, &name)?;
-        Ok::<_, Problem>(access.issued()?.create(engine, token)?)
+        let issued = access.issued()?;
+        if issued.live(&prefix(&namespace, &name)) >= LINKS_MAX {
+            return Err(Problem::limit_reached(format!(
+                "{LINKS_MAX} links of this endpoint are valid, which is the limit; delete one of their tokens, or \
+                 wait until one expires"
+            )));
+        }
+        Ok::<_, Problem>(issued.create(engine, token)?)
     };
     api.command(created).await??;
     Ok((StatusCode::CREATED, [(header::CACHE_CONTROL, "no-store")], Json(shown)).into_response())
 }
 
-/// Users cannot choose this name, because it has dots.
+/// How the names of the tokens of an endpoint's links begin. Users cannot choose such a name, because it has dots.
+fn prefix(namespace: &str, name: &str) -> String {
+    format!("{PREFIX}{namespace}.{name}.link-")
+}
+
 fn token(
     namespace: &str,
     name: &str,
@@ -73,7 +106,7 @@ fn token(
     let random = crate::tokens::random()?;
     let suffix: String = random.iter().take(6).map(|byte| format!("{byte:02x}")).collect();
     Ok(Token {
-        name: format!("{PREFIX}{namespace}.{name}.link-{suffix}"),
+        name: prefix(namespace, name) + &suffix,
         grant: Grant {
             role: Role::EndpointAdmin,
             namespaces: Namespaces::Endpoint { namespace: namespace.to_owned(), name: name.to_owned() },

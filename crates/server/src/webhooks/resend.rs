@@ -18,9 +18,51 @@ use klambda_dispatch::Engine;
 use klambda_dispatch::client::webhook::Beside;
 use klambda_dispatch::feed::{FeedEntry, Resend, ResendCall, Resent};
 use klambda_store::record::event_of;
-use serde_json::json;
+use schemars::JsonSchema;
+use serde::Serialize;
 use std::borrow::Cow;
 use std::time::Instant;
+
+/// What a resend came to: a replay, or a call.
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+#[schemars(rename = "WebhookResent")]
+pub struct Shown {
+    endpoint: String,
+    event_id: String,
+    /// The replay, if the event is a dead letter.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    replay: Option<String>,
+    #[serde(flatten)]
+    call: Option<Call>,
+}
+
+#[derive(Serialize, JsonSchema)]
+#[serde(rename_all = "camelCase")]
+struct Call {
+    succeeded: bool,
+    duration_ms: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    status: Option<u16>,
+    /// The beginning of the response's body.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    body: Option<String>,
+    /// Why there was no response.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    error: Option<String>,
+}
+
+impl Call {
+    fn new(resent: &Resent) -> Call {
+        Call {
+            succeeded: resent.succeeded(),
+            duration_ms: resent.duration_ms,
+            status: resent.status,
+            body: resent.status.map(|_| resent.answer.clone()),
+            error: resent.error.clone(),
+        }
+    }
+}
 
 pub async fn create(
     api: Api,
@@ -31,31 +73,24 @@ pub async fn create(
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
     let event = read(&body)?;
-    let _turn = trial::turn(&api)?;
     let subscription = subscription_of(&namespace, &name);
+    let _turn = api.turns.trials.turn(&subscription)?;
     let own = name.clone();
     let begun = move |engine: &mut Engine| {
         super::find(engine, &namespace, &own)?;
         engine.begin_resend(&subscription, event)
     };
-    let mut shown = json!({ "endpoint": name, "eventId": event.to_string() });
-    let call = match api.command(begun).await?? {
+    let begun = api.command(begun).await??;
+    let mut shown = Shown { endpoint: name, event_id: event.to_string(), replay: None, call: None };
+    let call = match begun {
         Resend::Call(call) => call,
         Resend::Replay(id) => {
-            shown["replay"] = format!("r{id}").into();
+            shown.replay = Some(format!("r{id}"));
             return Ok((StatusCode::ACCEPTED, Json(shown)).into_response());
         }
     };
     let resent = send(&api, &call).await?;
-    shown["succeeded"] = resent.succeeded().into();
-    shown["durationMs"] = resent.duration_ms.into();
-    match &resent.error {
-        Some(error) => shown["error"] = error.as_str().into(),
-        None => {
-            shown["status"] = resent.status.into();
-            shown["body"] = resent.answer.as_str().into();
-        }
-    }
+    shown.call = Some(Call::new(&resent));
     let noted = move |engine: &mut Engine| engine.note_resend(&call, &resent);
     api.command(noted).await??;
     Ok(Json(shown).into_response())

@@ -1,7 +1,7 @@
 //! A test call of an endpoint: signed like any other, beside its lanes, without a number.
 
 use super::{not_found, subscription_of};
-use crate::api::{Api, TRIALS_MAX};
+use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::namespace::Namespace;
 use crate::params::Params;
@@ -17,8 +17,7 @@ use schemars::JsonSchema;
 use serde::Serialize;
 use serde_json::json;
 use std::sync::Arc;
-use std::time::{Duration, Instant};
-use tokio::sync::SemaphorePermit;
+use std::time::Instant;
 
 pub const KIND: &str = "webhook.test";
 const SOURCE: &str = "/klambda/webhooks";
@@ -51,8 +50,8 @@ pub async fn test(
     Path(name): Path<String>,
 ) -> Result<Response, Problem> {
     Params::none(&uri)?;
-    let _turn = turn(&api)?;
     let subscription = subscription_of(&namespace, &name);
+    let _turn = api.turns.trials.turn(&subscription)?;
     let document = api.query(move |engine| engine.subscription_document(&subscription)).await?;
     let is_endpoint = |document: &Document| document.spec.target.endpoint().is_some();
     let document = document.filter(is_endpoint).ok_or_else(|| not_found(&name))?;
@@ -72,14 +71,6 @@ pub async fn test(
     let trial =
         Trial { endpoint: name, kind: KIND, id: event.id, duration_ms, succeeded, status, body, error };
     Ok(Json(trial).into_response())
-}
-
-/// A place among the calls beside the lanes.
-pub fn turn(api: &Api) -> Result<SemaphorePermit<'_>, Problem> {
-    api.turns.trials.try_acquire().map_err(|_| {
-        Problem::limit_reached(format!("{TRIALS_MAX} test calls and resends are already running"))
-            .retry_after(Duration::from_secs(1))
-    })
 }
 
 fn event(endpoint: &str, time: &str) -> Result<Event, Problem> {

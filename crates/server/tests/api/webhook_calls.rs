@@ -3,6 +3,7 @@
 use crate::tokens::{ADMIN, guarded};
 use crate::webhooks::{ENDPOINTS, FEED, body, create, feed, is_signed_with, items, send};
 use crate::world::{PATIENCE, World, open};
+use klambda_core::time::Millis;
 use serde_json::{Value, json};
 use tokio::io::{AsyncBufReadExt, BufReader};
 use tokio::time::timeout;
@@ -13,7 +14,7 @@ async fn deliveries(world: &World, query: &str) -> Value {
     answer.json()
 }
 
-/// Waits until so many attempts are listed.
+/// Waits until `count` attempts are listed.
 async fn until_tried(world: &World, count: usize) -> Vec<Value> {
     let path = format!("{ENDPOINTS}/partner/deliveries");
     let page = world.until(&path, |page| items(page).len() >= count).await;
@@ -35,7 +36,9 @@ async fn every_attempt_is_listed_and_survives_a_restart() {
     send(&world, 1..=4, 2).await;
     let all = until_tried(&world, 6).await;
     let times: Vec<&str> = all.iter().map(|item| item["time"].as_str().unwrap()).collect();
-    assert!(times.is_sorted_by(|a, b| a >= b), "newest first: {times:?}");
+    // As texts, 27.78Z is not before 27.789Z.
+    let millis = |time: &str| Millis::parse_rfc3339(time);
+    assert!(times.is_sorted_by(|a, b| millis(a) >= millis(b)), "newest first: {times:?}");
     let of_e2: Vec<(&Value, &Value, &Value)> = all
         .iter()
         .filter(|item| item["id"] == "e2")
@@ -136,6 +139,11 @@ async fn attempts_are_streamed_until_the_token_is_revoked() {
         assert_eq!(refused.problem(), "bad-request", "{wrong}");
     }
     assert_eq!(world.ask("POST", &format!("{endpoints}/nobody/link"), &admin, "").await.status, 404);
+    for _ in 0..20 {
+        assert_eq!(world.ask("POST", &format!("{endpoints}/partner/link"), &admin, "").await.status, 201);
+    }
+    let refused = world.ask("POST", &format!("{endpoints}/partner/link"), &admin, "").await;
+    assert!(refused.problem() == "limit-reached" && refused.text().contains("20 links"), "{refused:?}");
 }
 
 async fn resend(world: &World, event: &Value) -> crate::world::Answer {

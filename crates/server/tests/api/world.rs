@@ -279,14 +279,15 @@ impl Received {
 /// A script with this status hangs.
 pub const NEVER: u16 = 0;
 
-type Script = Box<dyn Fn(&Received) -> u16 + Send>;
+type Script<T> = Box<dyn Fn(&Received) -> T + Send>;
 
 /// Receives events and responds according to its script, at first with 204.
 #[derive(Clone)]
 pub struct Target {
     address: SocketAddr,
     received: Arc<Mutex<Vec<Received>>>,
-    script: Arc<Mutex<Script>>,
+    script: Arc<Mutex<Script<u16>>>,
+    body: Arc<Mutex<Script<String>>>,
 }
 
 impl Target {
@@ -296,6 +297,7 @@ impl Target {
             address: listener.local_addr().unwrap(),
             received: Arc::default(),
             script: Arc::new(Mutex::new(Box::new(|_| 204))),
+            body: Arc::new(Mutex::new(Box::new(|_| String::new()))),
         };
         let serving = target.clone();
         tokio::spawn(async move {
@@ -312,6 +314,11 @@ impl Target {
 
     pub fn answers(&self, script: impl Fn(&Received) -> u16 + Send + 'static) {
         *self.script.lock().unwrap() = Box::new(script);
+    }
+
+    /// The bodies of its answers.
+    pub fn says(&self, script: impl Fn(&Received) -> String + Send + 'static) {
+        *self.body.lock().unwrap() = Box::new(script);
     }
 
     /// The acknowledged events, in order.
@@ -354,13 +361,14 @@ impl Target {
                 stream.read_exact(&mut body).await.ok()?;
                 let event = Received { headers, body: String::from_utf8(body).unwrap() };
                 let status = (*self.script.lock().unwrap())(&event);
+                let body = (*self.body.lock().unwrap())(&event);
                 if status == NEVER {
                     return std::future::pending().await;
                 }
                 if (200..300).contains(&status) {
                     self.received.lock().unwrap().push(event);
                 }
-                let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: 0\r\n\r\n");
+                let answer = format!("HTTP/1.1 {status} x\r\ncontent-length: {}\r\n\r\n{body}", body.len());
                 stream.write_all(answer.as_bytes()).await.ok()?;
             }
         }

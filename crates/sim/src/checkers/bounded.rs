@@ -79,14 +79,15 @@ fn backlog(sub: &Sub, engine: &Engine) -> Verdict {
     let Some((limit, on_full)) = sub.rules.backlog else { return Ok(()) };
     let came_otherwise =
         sub.changes > 0 || sub.replays > 0 || sub.life.read_history || sub.next_rules.is_some();
-    let Some(view) = engine.view_subscription(&sub.rules.name).filter(|_| !came_otherwise) else {
+    if came_otherwise {
         return Ok(());
-    };
+    }
+    let Some(status) = engine.view_subscription_status(&sub.rules.name) else { return Ok(()) };
     // A subscription that lags reads up to twice its limit when nothing moves. Unread events are in no lane.
-    let unread = view.status.unread.map_or(0, |unread| unread.events);
+    let unread = status.unread.map_or(0, |unread| unread.events);
     let (waiting, limit) = match on_full {
-        OnFull::Lag => (view.status.waiting - unread, 2 * limit),
-        OnFull::Reject | OnFull::Drop => (view.status.waiting, limit),
+        OnFull::Lag => (status.waiting - unread, 2 * limit),
+        OnFull::Reject | OnFull::Drop => (status.waiting, limit),
     };
     // Replies are accepted over the limit when all running calls wait for space themselves.
     let limit = limit + sub.replies;

@@ -11,7 +11,7 @@ use crate::outside::{Lane, Outside, Pair, State, Sub};
 use crate::rules::Place;
 use klambda_core::lane::State as LaneState;
 use klambda_dispatch::Engine;
-use klambda_dispatch::views::LaneQuery;
+use klambda_dispatch::views::{Lane as View, LaneQuery};
 
 const NAME: &str = "gap policy";
 
@@ -33,7 +33,7 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
         return Ok(());
     }
     match request.flag {
-        OrderStatus::Late => late(outside, request, &pair),
+        OrderStatus::Late => late(outside, request, pair),
         _ => in_turn(outside, request, lane, *sequence),
     }
 }
@@ -52,18 +52,48 @@ pub fn at_limit(outside: &Outside, engine: &Engine) -> Verdict {
         let name = lane.subscription_name();
         let named = |sub: &&Sub| sub.life.there && sub.rules.name == name;
         let Some(sub) = outside.subs.iter().rfind(named) else { continue };
-        let is_resumed = sub.lane(&lane.key).is_some_and(|lane| lane.parked.resumed);
-        let is_judged = sub.changes == 0 && sub.next_rules.is_none() && !is_resumed;
-        if is_judged && lane.buffered >= sub.rules.buffer_max {
-            let (name, key, n) = (&lane.subscription, &lane.key, lane.buffered);
-            let text = format!(
-                "subscription {name} lane {key}: {n} events wait for a gap, the limit is {}",
-                sub.rules.buffer_max
-            );
-            return Err(Violation::new(NAME, text));
+        within_limit(sub, &lane)?;
+    }
+    Ok(())
+}
+
+/// Like `at_limit`, for lanes that have enough events to be at their limit. A list of all lanes takes long.
+pub fn near_limit(outside: &Outside, engine: &Engine) -> Verdict {
+    const LANES: usize = 50;
+    for sub in outside.subs.iter().filter(|sub| sub.life.there && sub.rules.ordering.is_sequenced()) {
+        let near = sub.lanes.iter().filter(|(_, lane)| lane.may_be_at_limit(sub.rules.buffer_max));
+        for (key, _) in near.take(LANES) {
+            if let Ok(Some(lane)) = engine.view_lane(&sub.rules.name, key)
+                && lane.state == LaneState::Gap.name()
+            {
+                within_limit(sub, &lane)?;
+            }
         }
     }
     Ok(())
+}
+
+fn within_limit(sub: &Sub, lane: &View) -> Verdict {
+    let is_resumed = sub.lane(&lane.key).is_some_and(|lane| lane.parked.resumed);
+    let is_judged = sub.changes == 0 && sub.next_rules.is_none() && !is_resumed;
+    if !is_judged || lane.buffered < sub.rules.buffer_max {
+        return Ok(());
+    }
+    let (name, key, n) = (&lane.subscription, &lane.key, lane.buffered);
+    let text = format!(
+        "subscription {name} lane {key}: {n} events wait for a gap, the limit is {}",
+        sub.rules.buffer_max
+    );
+    Err(Violation::new(NAME, text))
+}
+
+impl Lane {
+    /// True if as many events as the buffer holds may wait for a sequence before them.
+    fn may_be_at_limit(&self, buffer_max: u64) -> bool {
+        let offered = &self.events.offered;
+        let is_next = offered.first().is_some_and(|(first, _)| Some(*first) == self.sequence.expected);
+        offered.len() as u64 >= buffer_max && !is_next
+    }
 }
 
 fn wrong(outside: &Outside, request: &Request, text: &str) -> Verdict {

@@ -38,11 +38,11 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     if lane.decided_op > outside.durable {
         return wrong(outside, request, "started before a decision about its lane was durable");
     }
-    numbers(outside, request, lane, &pair, number)?;
-    turns(outside, request, lane, &pair, number)?;
-    flags(outside, request, sub, lane, &pair, number)?;
+    numbers(outside, request, lane, pair, number)?;
+    turns(outside, request, lane, pair, number)?;
+    flags(outside, request, sub, lane, pair, number)?;
     if sequence.is_none() {
-        arrivals(outside, request, sub, lane, &pair)?;
+        arrivals(outside, request, sub, lane, pair)?;
     }
     Ok(())
 }

@@ -5,7 +5,7 @@
 //! Covers the replay of late and failed events, the replay order, and parallel replays of ordered lanes.
 
 use super::{Verdict, Violation};
-use crate::history::{Entry, OrderStatus, Request, SubNo};
+use crate::history::{Entry, OrderStatus, Request};
 use crate::outside::{Outside, State};
 use crate::rules::Place;
 use klambda_dispatch::Engine;
@@ -23,21 +23,17 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     Ok(())
 }
 
-/// A live event started its turn: no replayed dead letter of its lane may be waiting. `open`: the replayed dead
-/// letters in lanes, beside the queue.
-pub fn waits_behind(outside: &Outside, request: &Request, open: &[(SubNo, u64, String)]) -> Verdict {
-    let Place::Lane { key, .. } = &request.place else { return Ok(()) };
+/// A live event started its turn: no replayed dead letter of its lane may be waiting. `replayed`: the position of a
+/// replayed dead letter in its lane, beside the queue.
+pub fn waits_behind(outside: &Outside, request: &Request, replayed: Option<u64>) -> Verdict {
+    let Some(position) = replayed else { return Ok(()) };
     let pair = outside.sub(request.sub).pair(request.event);
     let fresh = request.attempt == 1 && pair.called.starts == 0 && request.flag != OrderStatus::Late;
-    let replayed = open.iter().find(|(sub, _, lane)| *sub == request.sub && lane == key);
-    match replayed {
-        Some((_, position, _)) if fresh && pair.position != Some(*position) => {
-            let text =
-                format!("a live event started while position {position} of its lane is being replayed");
-            Err(Violation::of_request(NAME, outside, request, &text))
-        }
-        _ => Ok(()),
+    if !fresh || pair.position == Some(position) {
+        return Ok(());
     }
+    let text = format!("a live event started while position {position} of its lane is being replayed");
+    Err(Violation::of_request(NAME, outside, request, &text))
 }
 
 /// Checks all jobs when no work is left.

@@ -108,7 +108,7 @@ impl Outside {
         // No sync makes an outcome durable that could not be written.
         let op = if stalled { u64::MAX } else { self.op };
         let now = self.now;
-        let made = self.events[event as usize].clone();
+        let sequence = self.events[event as usize].readable_sequence();
         let sub = &mut self.subs[sub as usize];
         sub.open = sub.open.saturating_sub(1);
         let (attempts_max, replayed_at) = (sub.rules.attempts, sub.replayed_at);
@@ -134,7 +134,7 @@ impl Outside {
         }
         // A job may replay the event immediately. Then it waits in its place, where a limit can drop it.
         let held_for_sure = !(sub.limits.drops && replayed_at == now);
-        let pair = sub.pair(event);
+        let pair = &sub.pairs[event as usize];
         let Some(lane) = pair.called.lane.as_ref().and_then(|key| sub.lanes.get_mut(key)) else { return };
         lane.open = None;
         if pair.state == (State::Dead { held: false }) && !stalled {
@@ -142,7 +142,7 @@ impl Outside {
         }
         // If failures are skipped, an event that may have failed permanently does not park the lane.
         if pair.is_settled() || (dead && !parks) {
-            lane.settle(event, pair.position, made.readable_sequence(), pair.taken_at);
+            lane.settle(event, pair.position, sequence, pair.taken_at);
         } else if dead && !pair.called.aside && held_for_sure {
             lane.parked.on = Some(event);
         } else if dead && !pair.called.aside {

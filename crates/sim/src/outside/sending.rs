@@ -9,18 +9,18 @@ impl Outside {
     pub(super) fn sent(&mut self, token: u64, event: EventNo) {
         self.op += 1;
         let (op, now) = (self.op, self.now);
-        let made = self.events[event as usize].clone();
+        let made = &self.events[event as usize];
         let mut befores = Vec::new();
         for (n, sub) in self.subs.iter_mut().enumerate() {
-            if sub.life.there && !sub.life.draining && sub.rules.matches(&made) {
-                befores.push(sub.offered(n as SubNo, &made, op, now));
+            if sub.life.there && !sub.life.draining && sub.rules.matches(made) {
+                befores.push(sub.offered(n as SubNo, made, op, now));
             }
         }
         self.pending.insert((token, event), befores);
     }
 
     pub(super) fn answered(&mut self, token: u64, event: EventNo, answer: Said) {
-        let made = self.events[event as usize].clone();
+        let made = &self.events[event as usize];
         if let Said::Accepted { position } = answer {
             self.positions.insert(position, event);
         }
@@ -32,11 +32,11 @@ impl Outside {
                 continue;
             }
             match answer {
-                Said::Accepted { position } => sub.accepted(&made, before, position),
-                Said::Skipped { .. } if before.taken == Taken::No => sub.untaken(&made),
+                Said::Accepted { position } => sub.accepted(made, before, position),
+                Said::Skipped { .. } if before.taken == Taken::No => sub.untaken(made),
                 Said::Skipped { .. } => sub.owes(event),
-                Said::Rejected if before.taken == Taken::No => sub.untaken(&made),
-                Said::Taken => sub.took_reply(&made, before),
+                Said::Rejected if before.taken == Taken::No => sub.untaken(made),
+                Said::Taken => sub.took_reply(made, before),
                 Said::Rejected | Said::Unavailable => {}
             }
         }

@@ -9,7 +9,7 @@ impl Table {
     /// Reads the whole file again and verifies all checksums, the order of the keys and the counts.
     pub fn verify(&self) -> Result<(), Error> {
         let fresh = Table::load(self.name(), Arc::clone(&self.0.source.file))?;
-        let mut found = Found::default();
+        let mut found = Totals::default();
         for group in 0..fresh.0.top.groups.len() {
             fresh.verify_group(group, &mut found)?;
         }
@@ -22,7 +22,7 @@ impl Table {
         }
     }
 
-    fn verify_group(&self, number: usize, found: &mut Found) -> Result<(), Error> {
+    fn verify_group(&self, number: usize, found: &mut Totals) -> Result<(), Error> {
         let (source, group) = (&self.0.source, &self.0.top.groups[number]);
         let mut blocks = Vec::new();
         self.visit_index(number, |separator, extent| blocks.push((separator.to_vec(), extent)))?;
@@ -41,14 +41,14 @@ impl Table {
 
 /// The totals of the rows seen so far.
 #[derive(Default)]
-struct Found {
+struct Totals {
     rows: u64,
     tombstones: u64,
     first: Option<Vec<u8>>,
     last: Vec<u8>,
 }
 
-impl Found {
+impl Totals {
     fn add_block(
         &mut self,
         separator: &[u8],

@@ -115,8 +115,8 @@ fn read_feed(cursor: Option<&str>) -> anyhow::Result<Value> {
     }
 }
 
-/// The event, if the signature is right.
-fn verify(webhook: &Webhook, request: &mut Request) -> anyhow::Result<Value> {
+/// The events, if the signature is right. An endpoint with `batch` sends an array of them.
+fn verify(webhook: &Webhook, request: &mut Request) -> anyhow::Result<Vec<Value>> {
     let mut headers = HeaderMap::new();
     for header in request.headers() {
         let name = HeaderName::from_bytes(header.field.as_str().as_bytes())?;
@@ -125,7 +125,10 @@ fn verify(webhook: &Webhook, request: &mut Request) -> anyhow::Result<Value> {
     let mut body = Vec::new();
     request.as_reader().read_to_end(&mut body)?;
     webhook.verify(&body, &headers)?;
-    Ok(serde_json::from_slice(&body)?)
+    Ok(match serde_json::from_slice(&body)? {
+        Value::Array(events) => events,
+        event => vec![event],
+    })
 }
 
 fn main() -> anyhow::Result<()> {
@@ -135,10 +138,10 @@ fn main() -> anyhow::Result<()> {
     journal.catch_up()?;
     let server = Server::http(format!("127.0.0.1:{port}")).map_err(anyhow::Error::from_boxed)?;
     for mut request in server.incoming_requests() {
-        // The answer is 200 only when the event is stored.
+        // The answer is 200 only when the events are stored.
         let status = match verify(&webhook, &mut request) {
             Err(_) => 401,
-            Ok(event) => match journal.receive(event) {
+            Ok(events) => match events.into_iter().try_for_each(|event| journal.receive(event)) {
                 Ok(()) => 200,
                 Err(error) => {
                     eprintln!("{error:#}");

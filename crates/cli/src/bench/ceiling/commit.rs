@@ -17,7 +17,8 @@ use crate::bench::wire::http::Request;
 const EVENT: u8 = 1;
 const ACKNOWLEDGED: u8 = 2;
 
-/// What is written and synced together. An event lies in it as it will be delivered, so its bytes are copied once.
+/// Events that are written and synced together. Events have the format in which they are delivered, so their bytes are
+/// copied once.
 #[derive(Default)]
 pub struct Group {
     pub bytes: Vec<u8>,

@@ -1,4 +1,4 @@
-//! The bare ceiling: what this machine can do at most for durable, ordered delivery over HTTP, and nothing else.
+//! The ceiling: the highest rate that this machine reaches for durable, ordered delivery over HTTP, with nothing else.
 //!
 //! One thread for all sockets, one for the disk. A request is parsed, its event appended to the open commit group, and
 //! answered when the group is synced; then it takes its place in its key's queue. The head of a queue goes out on one of
@@ -65,7 +65,7 @@ pub fn run(spec: Spec) -> anyhow::Result<()> {
     let mut ready = Ready::new();
     loop {
         ceiling.poller.wait(&mut ready, None)?;
-        // What was accepted leaves before more comes in; the other way round the queues grow and the rate falls.
+        // Delivers accepted events before it reads new ones. The other way round, the queues grow and the rate falls.
         for token in ready.tokens().filter(|token| token.kind == COURIER) {
             ceiling.acknowledge(token.index)?;
         }

@@ -44,7 +44,7 @@ pub struct Spec {
     pub long_way: bool,
 }
 
-/// What happened since the mark before; `accepted` and `busy` since the start.
+/// Counts since the previous mark; `accepted` and `busy` since the start.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub struct LoadMark {

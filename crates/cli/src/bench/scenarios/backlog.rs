@@ -10,7 +10,7 @@ use crate::bench::report::{Bound, Goal, Report, Table, figure, mebibytes};
 use crate::bench::rig::{Rig, Subject, faults};
 use crate::bench::{Args, round, usage};
 
-/// The server's default `memory`, and what the process needs besides index and buffers.
+/// The server's default `memory`, and the memory of the process besides index and buffers.
 const MEMORY_MIB: f64 = 128.0 + 64.0;
 
 pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {

@@ -13,7 +13,7 @@ use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure, mebibytes
 use crate::bench::rig::Rig;
 use crate::bench::{Args, interrupt, usage};
 
-/// What counts as nothing: noise of the allocator between two starts.
+/// Differences up to this count as zero: noise of the allocator between two starts.
 const NOTHING_MIB: f64 = 2.0;
 
 pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {

@@ -11,7 +11,7 @@ use crate::bench::rig::{Rig, faults};
 use crate::bench::round::{Plan, seconds};
 use crate::bench::{Args, interrupt, load, usage};
 
-/// Longer than any sync takes, shorter than what a user would call a stall.
+/// Longer than any sync, shorter than a stall that a user would notice.
 const STALL_MS: f64 = 500.0;
 const TIME_LIMIT: Duration = Duration::from_secs(900);
 

@@ -14,6 +14,7 @@ mod restart;
 mod slow;
 mod subscriptions;
 mod throughput;
+mod turns;
 mod webhooks;
 
 use clap::ValueEnum;
@@ -58,7 +59,7 @@ pub enum Scenario {
     FunctionsWarm,
     /// A thousand functions applied at once
     FunctionsScale,
-    /// Webhook endpoints, all four below
+    /// Webhook endpoints, all five below
     Webhooks,
     /// Signed calls of an endpoint, beside those of a plain subscription
     WebhooksSigned,
@@ -66,15 +67,17 @@ pub enum Scenario {
     WebhooksIsolation,
     /// Reading the feed of an endpoint
     WebhooksFeed,
-    /// Memory with 10,000 idle endpoints
+    /// What 10,000 idle endpoints cost: memory, and one busy subscription among them
     WebhooksIdle,
+    /// Memory with ten million events in the feed of an endpoint
+    WebhooksRetained,
     /// Every one of them
     All,
 }
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 19] = [
+const EVERY: [(Scenario, &str, Runner); 20] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
@@ -94,6 +97,7 @@ const EVERY: [(Scenario, &str, Runner); 19] = [
     (Scenario::WebhooksIsolation, "webhooks-isolation", webhooks::run_isolation),
     (Scenario::WebhooksFeed, "webhooks-feed", webhooks::run_feed),
     (Scenario::WebhooksIdle, "webhooks-idle", webhooks::run_idle),
+    (Scenario::WebhooksRetained, "webhooks-retained", webhooks::run_retained),
 ];
 
 /// The scenarios asked for, each once, in the order above.
@@ -108,10 +112,12 @@ pub fn chosen(asked: &[Scenario]) -> impl Iterator<Item = (&'static str, Runner)
 impl Scenario {
     fn means(self, scenario: Scenario) -> bool {
         use Scenario::{All, Functions, FunctionsCold, FunctionsScale, FunctionsWarm};
-        use Scenario::{Webhooks, WebhooksFeed, WebhooksIdle, WebhooksIsolation, WebhooksSigned};
+        use Scenario::{
+            Webhooks, WebhooksFeed, WebhooksIdle, WebhooksIsolation, WebhooksRetained, WebhooksSigned,
+        };
         let parts: &[Scenario] = match self {
             Functions => &[FunctionsCold, FunctionsWarm, FunctionsScale],
-            Webhooks => &[WebhooksSigned, WebhooksIsolation, WebhooksFeed, WebhooksIdle],
+            Webhooks => &[WebhooksSigned, WebhooksIsolation, WebhooksFeed, WebhooksIdle, WebhooksRetained],
             _ => &[],
         };
         self == scenario || self == All || parts.contains(&scenario)

@@ -1,4 +1,4 @@
-//! What one key that always fails costs the others.
+//! The cost of one key that always fails, for the other keys.
 //!
 //! One server, one subscription, one load that never stops. Its rate is measured in turns with and without the poison: for
 //! a turn with it ten events of the key are sent, which the target refuses and the server tries again without end; after

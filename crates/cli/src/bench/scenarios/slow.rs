@@ -1,4 +1,4 @@
-//! A target that takes its time: every lane always has one event with it, so the rate is keys ÷ work time at best.
+//! A slow target: every lane always has one event in flight, so the rate is at best keys ÷ processing time.
 
 use std::time::Duration;
 

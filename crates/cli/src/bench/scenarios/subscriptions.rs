@@ -1,4 +1,4 @@
-//! What subscriptions that have nothing to do cost one that has.
+//! The cost of idle subscriptions for a busy one.
 //!
 //! Two servers: one with the subscription alone, one with thousands more that want other events. The same load goes to
 //! each in turn, while the other rests.
@@ -7,45 +7,34 @@ use anyhow::Context;
 use serde_json::json;
 
 use super::throughput;
+use super::turns::Turns;
 use crate::bench::klambda::Klambda;
 use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure, mebibytes};
-use crate::bench::rig::{Rig, Server, faults};
-use crate::bench::round::{Plan, seconds};
-use crate::bench::stats::{median, spread};
+use crate::bench::rig::Rig;
+use crate::bench::round::Plan;
 use crate::bench::{Args, interrupt, usage};
-
-/// A server with one busy subscription, and what was measured of it.
-struct Subject {
-    server: Server,
-    klambda: Klambda,
-    rates: Vec<f64>,
-    faults: Faults,
-}
 
 pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     let plan = throughput::plan(args);
     rig.note("subscriptions: one");
-    let mut alone = Subject::start(rig, 0)?;
+    let mut alone = Turns::start(rig, "klambda-alone")?;
     rig.note(format!("subscriptions: {}", figure(f64::from(args.subscriptions))));
-    let mut crowded = Subject::start(rig, args.subscriptions.saturating_sub(1))?;
-    for number in 1..=args.rounds {
-        rig.note(format!("subscriptions: round {number} of {}", args.rounds));
-        alone.turn(rig, &plan)?;
-        crowded.turn(rig, &plan)?;
-    }
-    let ratio = spread(crowded.rates.iter().zip(&alone.rates).map(|(crowded, alone)| crowded / alone));
+    let mut crowded = Turns::start(rig, "klambda-crowded")?;
+    subscribe_others(&crowded.klambda, args.subscriptions.saturating_sub(1))
+        .context("creating the other subscriptions")?;
+    compare(rig, "subscriptions", args.rounds, &plan, [&mut alone, &mut crowded])?;
+    let ratio = crowded.rate_share(&alone);
     let mut table = Table::new(&["subscriptions", "events/s", "RSS max"]);
     let mut total = Faults::default();
     for (count, subject) in [(1, &alone), (args.subscriptions, &crowded)] {
         let rss_max_kib = usage::rss_max_kib(subject.server.child.pid())?;
-        let rate = median(subject.rates.iter().copied());
-        table.row([figure(f64::from(count)), figure(rate), mebibytes(rss_max_kib)]);
+        table.row([figure(f64::from(count)), figure(subject.rate()), mebibytes(rss_max_kib)]);
         total.add(subject.faults);
     }
     let rounds = json!({"alone": alone.rates, "crowded": crowded.rates});
     alone.server.clear()?;
     crowded.server.clear()?;
-    let detail = format!("{} to {}", figure(ratio.min), figure(ratio.max));
+    let detail = format!("95% interval {} to {}", figure(ratio.low), figure(ratio.high));
     Ok(Report {
         scenario: "subscriptions",
         about: format!(
@@ -59,29 +48,22 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     })
 }
 
-impl Subject {
-    fn start(rig: &Rig, others: u32) -> anyhow::Result<Subject> {
-        let (server, klambda) = rig.klambda_in(rig.fresh_folder(&format!("klambda-{others}"))?)?;
-        subscribe_others(&klambda, others).context("creating the other subscriptions")?;
-        Ok(Subject { server, klambda, rates: Vec::new(), faults: Faults::default() })
+/// Turns of two servers with one busy subscription each. Neither always comes first.
+pub fn compare(
+    rig: &Rig,
+    name: &str,
+    rounds: u32,
+    plan: &Plan,
+    mut both: [&mut Turns; 2],
+) -> anyhow::Result<()> {
+    for number in 1..=rounds {
+        rig.note(format!("{name}: round {number} of {rounds}"));
+        for turns in &mut both {
+            turns.turn(rig, plan, |klambda, sink| klambda.subscribe(sink.address, plan.concurrency))?;
+        }
+        both.reverse();
     }
-
-    /// With a target of its own: the numbers of each load begin anew.
-    fn turn(&mut self, rig: &Rig, plan: &Plan) -> anyhow::Result<()> {
-        let mut sink = rig.sink(&plan.sink())?;
-        self.klambda.subscribe(sink.address, plan.concurrency)?;
-        let mut load = rig.load(&plan.load(&self.server))?;
-        load.go()?;
-        interrupt::sleep(plan.warm_up)?;
-        let before = sink.mark()?;
-        interrupt::sleep(plan.window)?;
-        let after = sink.mark()?;
-        let delivered = after.totals.delivered - before.totals.delivered;
-        self.rates.push(delivered as f64 / seconds(before.at_ns, after.at_ns));
-        let accepted = load.stop()?.accepted;
-        self.faults.add(faults(accepted, &sink.drain(accepted)?));
-        Ok(())
-    }
+    Ok(())
 }
 
 /// Each wants another type of event, so that none of them wants those of the bench.

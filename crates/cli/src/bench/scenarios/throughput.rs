@@ -1,4 +1,4 @@
-//! How much of what the machine can do at most the server reaches.
+//! The rate of the server compared with the highest rate of the machine.
 
 use super::alternating::{Rounds, range};
 use crate::bench::Args;

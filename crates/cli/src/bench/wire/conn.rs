@@ -33,7 +33,7 @@ impl Conn {
         Ok(Self { stream, inbox: vec![0; FIRST_READ_BYTES], read_to: 0, outbox: Vec::new() })
     }
 
-    /// Reads what there is. A read that leaves room has emptied the socket: the next byte is a new edge.
+    /// Reads all available bytes. A read that leaves room has emptied the socket: the next byte is a new edge.
     pub fn fill(&mut self) -> io::Result<Peer> {
         loop {
             if self.read_to == self.inbox.len() {
@@ -62,7 +62,7 @@ impl Conn {
         self.read_to -= count;
     }
 
-    /// Writes at once what the socket takes; the rest follows when it is writable.
+    /// Writes as much as the socket accepts. The rest follows when it is writable.
     pub fn send(&mut self, bytes: &[u8]) -> io::Result<()> {
         if !self.outbox.is_empty() {
             self.outbox.extend_from_slice(bytes);
@@ -73,7 +73,7 @@ impl Conn {
         Ok(())
     }
 
-    /// Writes what an earlier `send` could not.
+    /// Writes the bytes that an earlier `send` could not write.
     pub fn flush(&mut self) -> io::Result<()> {
         if self.outbox.is_empty() {
             return Ok(());

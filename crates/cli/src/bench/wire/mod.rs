@@ -1,4 +1,4 @@
-//! What the bench's processes share to speak HTTP over raw sockets: readiness, connections, parsing, prebuilt requests.
+//! HTTP over raw sockets for the processes of the bench: readiness, connections, parsing, prebuilt requests.
 
 pub mod conn;
 pub mod http;

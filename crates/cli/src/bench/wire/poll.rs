@@ -24,12 +24,12 @@ impl Poller {
         Ok(Self { epoll: epoll::create(epoll::CreateFlags::CLOEXEC)? })
     }
 
-    /// A socket: told once per change, so its owner reads until there is nothing left.
+    /// A socket: reported once per change, so its owner reads until it is empty.
     pub fn add_socket(&self, source: impl AsFd, token: Token) -> io::Result<()> {
         self.add(source, token, epoll::EventFlags::IN | epoll::EventFlags::OUT | epoll::EventFlags::ET)
     }
 
-    /// A listener, a pipe or an eventfd: told as long as there is something to read.
+    /// A listener, a pipe or an eventfd: reported as long as there is something to read.
     pub fn add_level(&self, source: impl AsFd, token: Token) -> io::Result<()> {
         self.add(source, token, epoll::EventFlags::IN)
     }

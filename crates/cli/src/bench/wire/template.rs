@@ -22,7 +22,7 @@ pub struct Template {
     slots: Vec<Slot>,
 }
 
-/// Where one event's digits stand.
+/// The positions of the digits of one event.
 struct Slot {
     id_key: usize,
     id_number: usize,
@@ -32,7 +32,7 @@ struct Slot {
 
 impl Template {
     pub fn single(target: SocketAddr, run: &str, long_way: bool) -> Self {
-        // The short way takes only the path as it is.
+        // The fast path accepts only this path.
         let path = if long_way { "/api/v1/events?" } else { EVENTS };
         let mut bytes = head(path, target, "application/json", BODY_BYTES);
         bytes.extend_from_slice(b"ce-specversion: 1.0\r\nce-type: bench.measured\r\nce-source: /bench\r\n");

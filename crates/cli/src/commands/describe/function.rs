@@ -97,6 +97,7 @@ fn write_build(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
         let is_built = build["outcome"] == "completed";
         sheet.line_opt("  Artifact digest", text(build, "/hash").filter(|_| is_built));
         sheet.line_opt("  Artifact", text(build, "/imageURI"));
+        sheet.line_opt("  Image digest", text(build, "/imageDigest"));
         sheet.line_opt("  Error", text(build, "/error"));
         writeln!(out, "Build:")?;
         sheet.write(out)?;

@@ -1,4 +1,4 @@
-//! What `get` asks the server for, and how the answers are filtered and sorted.
+//! The requests of `get`, and how it filters and sorts the answers.
 
 use super::Group;
 use crate::args::{Filter, Get};
@@ -86,26 +86,26 @@ impl Query {
             put(&mut groups, one.kind, client.get(&route)?);
             Ok(())
         });
-        groups.iter_mut().for_each(|group| self.arrange(group));
-        (groups, lists.and(named).err())
+        match groups.iter_mut().try_for_each(|group| self.arrange(group)) {
+            Ok(()) => (groups, lists.and(named).err()),
+            Err(wrong_order) => (Vec::new(), Some(wrong_order.into())),
+        }
     }
 
-    fn arrange(&self, group: &mut Group) {
+    fn arrange(&self, group: &mut Group) -> Result<(), Usage> {
         if let Some(labels) = &self.labels {
             group.items.retain(|item| labels.takes(&item["metadata"]["labels"]));
         }
-        let Some(by) = &self.sort_by else { return };
+        let Some(by) = &self.sort_by else { return Ok(()) };
         match (group.kind.order_by(by), Path::parse(by)) {
             (Some(order), _) => group.items.sort_by(order),
-            (None, Ok(path)) => group.items.sort_by(|a, b| {
-                let first = |item| path.find(item).first().copied();
-                compare(first(a), first(b))
-            }),
+            (None, Ok(path)) => sort_by_path(group, by, &path)?,
             (None, Err(_)) => {}
         }
+        Ok(())
     }
 
-    /// A word is a column. What begins like a path is one.
+    /// A word is a column, unless it begins like a path.
     fn check_order(&self, kind: Kind) -> Result<(), Usage> {
         let Some(by) = &self.sort_by else { return Ok(()) };
         if by.starts_with(['.', '$', '{', '[']) {
@@ -119,6 +119,18 @@ impl Query {
             }
         }
     }
+}
+
+/// Items without the path come first, but a path that no item has is a mistake.
+fn sort_by_path(group: &mut Group, by: &str, path: &Path) -> Result<(), Usage> {
+    if !group.items.is_empty() && group.items.iter().all(|item| path.find(item).is_empty()) {
+        return Err(Usage(format!("--sort-by: no {} has {by}; see -o json", group.kind.word())));
+    }
+    group.items.sort_by(|a, b| {
+        let first = |item| path.find(item).first().copied();
+        compare(first(a), first(b))
+    });
+    Ok(())
 }
 
 struct Targets {

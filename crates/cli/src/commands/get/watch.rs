@@ -44,7 +44,7 @@ type Key = (Kind, String, String);
 
 #[derive(Default)]
 struct Watch {
-    /// What each resource looked like when it was printed last.
+    /// The last printed state of each resource.
     seen: BTreeMap<Key, Vec<String>>,
     widths: BTreeMap<Kind, Vec<usize>>,
     /// The type of the last printed row: another type needs its header again.

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// What the server reports at one moment.
+/// The state of the server at one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Snapshot {
     /// Since any fixed moment.
@@ -94,7 +94,7 @@ pub enum Key {
     Char(char),
 }
 
-/// What a key asks for.
+/// The action of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Request {
     Quit,
@@ -283,7 +283,7 @@ impl Model {
         }
     }
 
-    /// Sorts what is there without touching the rates.
+    /// Sorts the current rows without changing the rates.
     fn resort(&mut self) {
         let (rates, snapshot) = (self.rates, std::mem::take(&mut self.snapshot));
         self.update(snapshot);

@@ -73,7 +73,7 @@ fn states(snapshot: &Snapshot, has_colour: bool) -> Line<'static> {
     Line::from(spans)
 }
 
-/// What a person must decide.
+/// The line about lanes and dead letters that need manual action.
 fn attention(snapshot: &Snapshot, has_colour: bool) -> Line<'static> {
     let parked = snapshot.states.get("parked").copied().unwrap_or(0);
     if parked == 0 && snapshot.dead_letters == 0 {

@@ -1,4 +1,4 @@
-//! What is kept of a call: one line of text.
+//! The record of a call: one line of text.
 
 use std::time::{SystemTime, UNIX_EPOCH};
 

@@ -57,7 +57,7 @@ impl Book {
         }
     }
 
-    /// Before it is answered: the next call of the lane may come in before this thread goes on.
+    /// Called before the answer, because the next call of the lane may arrive before this thread continues.
     fn end(&mut self, lane: &(String, String), stream: &Arc<TcpStream>) {
         if self.open.get(lane).is_some_and(|open| Arc::ptr_eq(open, stream)) {
             self.open.remove(lane);

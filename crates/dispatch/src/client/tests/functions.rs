@@ -4,6 +4,8 @@ use super::super::testing::{Server, Step, delivery};
 use super::super::{Client, Options, Providers};
 use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, Handling, Hold, Lease, Unavailable};
+use crate::schema_checks::{Marking, SchemaChecks};
+use klambda_core::event::Event;
 use klambda_core::outcome::CallOutcome;
 use serde_json::json;
 use std::net::SocketAddr;
@@ -135,6 +137,41 @@ async fn events_in_an_answer_are_read_in_every_mode() {
                 Some(b"{\"n\":1.10}".as_slice())
             );
         }
+    }
+}
+
+/// Checks the namespace `default`, and adds a letter to the id of each event.
+struct Marks;
+
+impl SchemaChecks for Marks {
+    fn is_on(&self, namespace: &str) -> bool {
+        namespace == "default"
+    }
+
+    fn mark<'a>(&'a self, _: &'a str, mut replies: Vec<Event>) -> Marking<'a> {
+        replies.iter_mut().for_each(|event| event.id.push('m'));
+        Box::pin(async move { replies })
+    }
+}
+
+#[tokio::test]
+async fn events_in_an_answer_are_checked_where_the_namespace_wants_it() {
+    for (namespace, id) in [("default", "xm"), ("other", "x")] {
+        let one = r#"{"specversion":"1.0","type":"paid","id":"x","source":"/s"}"#;
+        let said = answer("content-type: application/cloudevents+json", one);
+        let server = Server::start(vec![vec![Step::Request, said]]).await;
+        let providers = Providers {
+            functions: Arc::new(replica(&server)),
+            checks: Arc::new(Marks),
+            ..Providers::default()
+        };
+        let mut delivery = delivery(target("hello"));
+        Arc::make_mut(&mut delivery.document).namespace = namespace.into();
+        let outcome = Client::with_providers(Options::default(), providers).call(&delivery).await;
+        assert!(
+            matches!(&outcome, CallOutcome::Replied { replies, .. } if replies[0].id == id),
+            "{namespace}: {outcome:?}"
+        );
     }
 }
 

@@ -1,8 +1,10 @@
-//! TLS with a private authority and a client certificate, and certificate files that change.
+//! TLS with a private authority and a client certificate, from files that change and from secrets.
 
 use crate::client::testing::*;
-use crate::client::{Client, Options};
+use crate::client::{Client, Options, Providers};
+use crate::secrets::{Opening, Secrets, Values};
 use klambda_core::outcome::CallOutcome;
+use klambda_core::webhook;
 use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair};
 use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
@@ -15,6 +17,7 @@ use std::sync::{Arc, Mutex};
 use tokio::io::AsyncWriteExt;
 use tokio::net::TcpListener;
 use tokio_rustls::TlsAcceptor;
+use zeroize::Zeroizing;
 
 type Authority = CertifiedIssuer<'static, KeyPair>;
 
@@ -133,18 +136,84 @@ async fn missing_trust_and_missing_files_are_reported() {
 
     let outcome = call().await;
     assert!(matches!(&outcome, CallOutcome::Unusable(why) if why.contains("ca.pem")), "{outcome:?}");
+    let (certificate, key) = issue(&ours, "client");
     write(folder, "ca.pem", "nothing");
+    write(folder, "client.pem", &certificate);
+    write(folder, "client.key", &key);
     let outcome = call().await;
     assert!(matches!(&outcome, CallOutcome::Unusable(why) if why.contains("no certificate")), "{outcome:?}");
 
-    let (certificate, key) = issue(&ours, "client");
     write(folder, "ca.pem", &ours.pem());
-    write(folder, "client.pem", &certificate);
-    write(folder, "client.key", &key);
     let outcome = call().await;
     assert!(matches!(&outcome, CallOutcome::Broken(why) if why.contains("TLS")), "{outcome:?}");
 
     write(folder, "ca.pem", &theirs.pem());
     let outcome = call().await;
     assert!(matches!(&outcome, CallOutcome::Broken(_)), "the server does not trust the client: {outcome:?}");
+}
+
+/// One secret for everything.
+struct Vault(Mutex<Values>);
+
+impl Vault {
+    fn put(&self, key: &str, value: &str) {
+        let value = Zeroizing::new(value.as_bytes().to_vec());
+        self.0.lock().expect("values").insert(key.to_owned(), value);
+    }
+}
+
+impl Secrets for Vault {
+    fn open<'a>(&'a self, _: &'a str, _: &'a str) -> Opening<'a> {
+        let values = self.0.lock().expect("values").clone();
+        Box::pin(async move { Ok(values) })
+    }
+}
+
+fn call_of_endpoint(url: &str, tls: &Value) -> crate::engine::Delivery {
+    let document = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "WebhookEndpoint", "metadata": { "name": "partner" },
+        "spec": { "url": url, "tls": tls },
+    });
+    let endpoint = webhook::Document::parse(&document).expect("a document");
+    deliver(&Arc::new(endpoint.subscription()), &event(b"{}"), None)
+}
+
+#[tokio::test]
+async fn wrong_certificates_in_a_secret_cost_no_attempt_and_are_never_shown() {
+    let authority = authority();
+    let server = serve(&authority).await;
+    let vault = Arc::new(Vault(Mutex::default()));
+    vault.put("current", "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw");
+    let providers = Providers { secrets: vault.clone(), ..Providers::default() };
+    let client = Client::with_providers(Options::default(), providers);
+    let tls = json!({ "clientCertificate": { "secret": "s" }, "ca": { "secret": "s" } });
+    let delivery = call_of_endpoint(&server.url, &tls);
+    let (certificate, key) = issue(&authority, "first");
+    let (_, other) = issue(&authority, "other");
+    let hidden = key.lines().nth(1).expect("the key itself");
+    let broken = format!("-----BEGIN {hidden}\n{key}");
+    for (name, value, expected) in [
+        ("ca.crt", "none", "secret s has no key tls.crt"),
+        ("tls.crt", &certificate, "secret s has no key tls.key"),
+        ("tls.key", "none", "key ca.crt of secret s: no certificate found"),
+        ("ca.crt", &authority.pem(), "key tls.key of secret s: no private key in PEM form found"),
+        ("tls.key", &broken, "key tls.key of secret s: no private key in PEM form found"),
+        ("tls.key", &other, "key tls.crt of secret s: cannot be used"),
+        ("tls.crt", &broken, "key tls.crt of secret s: not valid PEM"),
+    ] {
+        vault.put(name, value);
+        let outcome = client.call(&delivery).await;
+        let CallOutcome::NotReady { why, .. } = &outcome else { panic!("{outcome:?}") };
+        assert!(why.starts_with(expected) && !why.contains(hidden), "{why}");
+    }
+    vault.put("tls.crt", &certificate);
+    vault.put("tls.key", &key);
+    assert_eq!(code(&client.call(&delivery).await), 200);
+    assert_eq!(*server.clients.lock().expect("clients"), [der(&certificate)]);
+
+    // Another certificate is another pool, even to the same address.
+    let trusting = call_of_endpoint(&server.url, &json!({ "ca": { "secret": "s" } }));
+    let outcome = client.call(&trusting).await;
+    assert!(matches!(&outcome, CallOutcome::Broken(_)), "without its certificate: {outcome:?}");
+    assert_eq!(server.clients.lock().expect("clients").len(), 1);
 }

@@ -39,11 +39,18 @@ impl SigningKey {
             SigningKey::Hmac(key) => {
                 let mut context = hmac::Context::with_key(key);
                 parts.iter().for_each(|part| context.update(part));
-                format!("v1,{}", BASE64.encode(context.sign()))
+                encoded("v1,", context.sign())
             }
-            SigningKey::Ed25519(pair) => format!("v1a,{}", BASE64.encode(pair.sign(&parts.concat()))),
+            SigningKey::Ed25519(pair) => encoded("v1a,", pair.sign(&parts.concat())),
         }
     }
+}
+
+fn encoded(version: &str, signature: impl AsRef<[u8]>) -> String {
+    let mut text = String::with_capacity(version.len() + signature.as_ref().len().div_ceil(3) * 4);
+    text.push_str(version);
+    BASE64.encode_string(signature, &mut text);
+    text
 }
 
 #[cfg(test)]

@@ -65,7 +65,11 @@ impl Client {
         let id = EventId::new(&target.document.namespace, event.source(), event.id());
         let mut body = Vec::new();
         let place = if let Beside::Resend(place) = &beside { place.as_ref() } else { None };
+        // An endpoint that takes several events in one call always gets an array.
+        let brackets = spec.batch.map(|_| [b'[', b']']);
+        body.extend(brackets.map(|[begin, _]| begin));
         payload::write(&mut body, &spec.payload, id, event, place);
+        body.extend(brackets.map(|[_, end]| end));
         let mut signed = Signed::of(body, spec, id, now, &keys);
         if let Beside::Resend(_) = beside {
             write_header(&mut signed.block, RESEND, "true");

@@ -5,7 +5,7 @@ use super::{Start, permit};
 use crate::api::go_on;
 use crate::auth::Opener;
 use crate::problem::Problem;
-use crate::stream::{ByteStream, ChunkSender, Room};
+use crate::stream::{ByteStream, ChunkSender, EVENT_STREAM, Room};
 use axum::body::Body;
 use axum::response::{IntoResponse, Response};
 use http::header;
@@ -70,7 +70,7 @@ pub async fn open(feed: Feed, start: Start, opener: Opener) -> Result<Response, 
     feed.page(start, 1).await?;
     let (chunks, stream) = ByteStream::new(&feed.api.connections.held.answers);
     go_on(run(feed, start, opener, chunks, permit));
-    let headers = [(header::CONTENT_TYPE, super::STREAM), (header::CACHE_CONTROL, "no-store")];
+    let headers = [(header::CONTENT_TYPE, EVENT_STREAM), (header::CACHE_CONTROL, "no-store")];
     Ok((headers, Body::new(stream)).into_response())
 }
 

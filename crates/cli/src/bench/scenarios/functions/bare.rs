@@ -61,7 +61,7 @@ impl Language {
         }
     }
 
-    /// Its version, and where it truly is.
+    /// Its version, and its path without links.
     fn tool(self) -> Option<(String, String)> {
         match self {
             Language::Nodejs => {
@@ -77,7 +77,7 @@ impl Language {
     }
 }
 
-/// The first word of what it says, and the rest.
+/// The first word of its output, and the rest.
 fn ask(program: &str, arguments: &[&str]) -> Option<(String, String)> {
     let output = Command::new(program)
         .args(arguments)
@@ -119,7 +119,7 @@ impl Bare {
             .args(&self.command[1..])
             .env("PORT", address.port().to_string())
             .stdin(Stdio::null())
-            // Python tells of every connection that is closed.
+            // Python logs every closed connection.
             .stderr(Stdio::null())
             .spawn()
             .with_context(|| format!("starting {}", self.command[0]))?;
@@ -141,7 +141,7 @@ fn compile(go: &str, folder: &Path) -> anyhow::Result<String> {
 }
 
 impl Running {
-    /// It opens its own port: tried until it is there.
+    /// It opens its own port, so connecting is tried until it succeeds.
     pub fn connect(&mut self) -> anyhow::Result<Caller> {
         loop {
             if let Ok(caller) = Caller::connect(self.address) {
@@ -157,7 +157,7 @@ impl Running {
 
 impl Drop for Running {
     fn drop(&mut self) {
-        // It can only fail because the process has ended, which is what was wanted.
+        // It can only fail because the process has already ended.
         let _ = self.process.kill();
         let _ = self.process.wait();
     }

@@ -13,7 +13,7 @@ use crate::bench::stats::{Spread, spread};
 use crate::bench::{Args, interrupt};
 
 const STARTS: usize = 11;
-/// So much more than the bare server is as good as the ratio.
+/// An absolute difference up to this counts as good, whatever the ratio is.
 const MORE_MS: f64 = 20.0;
 const RATIO_MAX: f64 = 1.5;
 
@@ -60,7 +60,7 @@ fn measure(
 ) -> anyhow::Result<(Vec<f64>, Vec<f64>)> {
     let name = bare.language.name();
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
-    // The first of each is for the files to be read from the disk.
+    // The first call of each only loads the files from the disk into memory.
     for start in 0..=STARTS {
         interrupt::check()?;
         rig.note(format!("functions: {name} from zero, {start} of {STARTS}"));

@@ -18,7 +18,7 @@ use crate::bench::klambda::Klambda;
 
 pub use bare::{Bare, Language};
 
-/// What both are called with, and what they answer.
+/// The data of a call, and the answer of both.
 const DATA: &str = r#"{"name":"world"}"#;
 const ANSWER: &[u8] = br#"{"hello":"world"}"#;
 /// A Go toolchain that has never built anything here compiles its standard library first.

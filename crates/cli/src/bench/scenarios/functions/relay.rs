@@ -1,7 +1,7 @@
-//! The least that a hop can be: bytes in from one socket, out to another, and nothing read of them.
+//! The cheapest possible hop: copies bytes from one socket to another without looking at them.
 //!
-//! Two processes that wait for each other in turn cost two wake-ups a call, three cost four. This tells what is left of
-//! a rate when another process is in between.
+//! Two processes that wait for each other in turn cost two wake-ups per call, three processes cost four. The relay shows
+//! the rate that remains when another process is in between.
 
 use std::io::{self, Read, Write};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};

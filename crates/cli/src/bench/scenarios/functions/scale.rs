@@ -17,17 +17,17 @@ use crate::bench::rig::{Rig, Server};
 use crate::bench::{Args, interrupt, usage};
 
 const AT_ONCE: usize = 1_000;
-/// The first thousand also pays for what is there once: threads, tables, the allocator's own.
+/// The first thousand includes one-time costs: threads, tables, the allocator's own memory.
 const WAVES: usize = 4;
 const CLIENTS: usize = 8;
 const WITHIN: Duration = Duration::from_secs(120);
-/// Between two questions to the API.
+/// Time between two requests to the API.
 const QUESTION_EVERY: Duration = Duration::from_millis(2);
 
 struct Wave {
     seconds: f64,
     reconciles: f64,
-    /// Of questions to the API while it went on, sorted.
+    /// Latencies of API requests during the run, sorted.
     micros: Vec<f64>,
     kib: u64,
 }

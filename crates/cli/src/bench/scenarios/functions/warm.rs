@@ -9,8 +9,8 @@ use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure};
 use crate::bench::rig::{Rig, Server};
 use crate::bench::stats::spread;
 
-/// One call at a time measures waiting, which a hop doubles whatever it does: it is held against the relay. Many
-/// measure work, and are held against the bare server.
+/// One call at a time measures waiting, which every hop doubles, so the result is compared with the relay. Many calls
+/// measure work, and are compared with the bare server.
 const CONNECTIONS: [u32; 2] = [1, 16];
 
 /// Calls per second of one round.

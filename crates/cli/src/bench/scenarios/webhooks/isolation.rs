@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use super::super::throughput;
 use super::endpoint;
 use crate::bench::klambda::Klambda;
-use crate::bench::report::{Bound, Goal, Report, Table, figure};
+use crate::bench::report::{Bound, Faults, Goal, Report, Table, figure};
 use crate::bench::rig::{Rig, Sink, faults};
 use crate::bench::round::{Plan, seconds};
 use crate::bench::stats::{interval, median};
@@ -24,7 +24,7 @@ const BAD_EVENTS: u32 = 500;
 const SLOW: Duration = Duration::from_secs(5);
 /// The bad endpoints. Each gets the events with its name as type.
 const BAD: [&str; 2] = ["bad-dead", "bad-slow"];
-/// Nobody listens here.
+/// No server listens on this port.
 const DEAD_URL: &str = "http://127.0.0.1:9/";
 
 struct Pair {
@@ -52,7 +52,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     Ok(report(&pairs, faults(accepted, &totals)))
 }
 
-fn report(pairs: &[Pair], faults: crate::bench::report::Faults) -> Report {
+fn report(pairs: &[Pair], faults: Faults) -> Report {
     let losses: Vec<f64> = pairs.iter().map(|pair| (1.0 - pair.with / pair.without) * 100.0).collect();
     let loss = interval(&losses);
     let mut table = Table::new(&["medians", "events/s"]);
@@ -67,7 +67,12 @@ fn report(pairs: &[Pair], faults: crate::bench::report::Faults) -> Report {
             pairs.len()
         ),
         table,
-        goals: vec![Goal::new("certain loss of the others, %", loss.low, Bound::AtMost(0.0), detail)],
+        goals: vec![Goal::new(
+            "loss of the others, low end of the interval, %",
+            loss.low,
+            Bound::AtMost(0.0),
+            detail,
+        )],
         faults,
         rounds: pairs.iter().map(|pair| json!({"with": pair.with, "without": pair.without})).collect(),
     }

@@ -1,13 +1,16 @@
-//! Webhook endpoints: beside plain subscriptions, beside endpoints that fail, idle, and their feeds.
+//! Webhook endpoints: beside plain subscriptions, beside endpoints that fail, idle, their feeds, and many
+//! events in them.
 
 mod feed;
 mod idle;
 mod isolation;
+mod retained;
 mod signed;
 
 pub use feed::run as run_feed;
 pub use idle::run as run_idle;
 pub use isolation::run as run_isolation;
+pub use retained::run as run_retained;
 pub use signed::run as run_signed;
 
 use serde_json::{Value, json};
