@@ -37,5 +37,9 @@ pub const FOUND: &[(u64, &str)] = &[
     (1280, "a frame ended beyond its segment and was never read"),
     (31_416_431, "calls whose replies waited for room held all slots, and nobody could make the room"),
     (51_416_386, "marks of pending events were rewritten faster than checkpoints took them from memory"),
+    (
+        31_415_926_776,
+        "the model did not count resent events whose ids may be forgotten towards the buffer limit of their lane",
+    ),
     (9_000_000_000_370, "lanes with long queues that waited for a slot exceeded the memory limit"),
 ];

@@ -204,6 +204,9 @@ pub struct Events {
     /// Events that may be pending here, by sequence and by arrival time.
     pub offered: BTreeSet<(u64, EventNo)>,
     pub arrivals: BTreeSet<(u64, EventNo)>,
+    /// Delivered events that were sent again when their ids may have been forgotten, and when. They may be pending
+    /// here as new events.
+    pub again: BTreeMap<EventNo, u64>,
     /// The arrival time of the first event.
     pub first_at: Option<u64>,
 }
@@ -252,6 +255,7 @@ impl Lane {
         self.events.by_sequence.remove(&(sequence, event));
         self.events.offered.remove(&(sequence, event));
         self.events.arrivals.remove(&(came, event));
+        self.events.again.remove(&event);
     }
 
     pub fn settle(&mut self, event: EventNo, position: Option<u64>, sequence: Option<u64>, came: u64) {

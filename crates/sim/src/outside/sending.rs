@@ -1,5 +1,6 @@
 //! Producers send events and receive responses.
 
+use super::pair::Events;
 use super::{Before, Outside, Pair, State, Sub, Taken};
 use crate::event::{EventNo, ProducedEvent};
 use crate::history::{Said, SubNo};
@@ -137,6 +138,9 @@ impl Sub {
             // Its id may be forgotten, in which case this is a new event with the same id.
             pair.state = State::AckedMaybe;
             pair.called.number = None;
+            if let Some(Place::Lane { key, sequence: Some(_) }) = &place {
+                self.lane_mut(key).events.again.insert(made.no, now);
+            }
         } else if pair.state == State::GoneMaybe || pair.taken == Taken::Maybe || (drops && !within) {
             // From now on, this may be another event with the same id.
             pair.called.number = None;
@@ -257,8 +261,9 @@ impl super::Lane {
     /// True if the lane may have given up a gap: the timeout has passed since the first waiting event arrived, or the
     /// buffer is full.
     pub fn gap_may_be_over(&self, now: u64, timeout_ms: u64, buffer_max: u64) -> bool {
-        let waited =
-            self.events.arrivals.first().is_some_and(|(came, _)| now.saturating_sub(*came) >= timeout_ms);
-        waited || self.events.arrivals.len() as u64 >= buffer_max
+        let Events { arrivals, again, .. } = &self.events;
+        let mut first = arrivals.first().map(|(came, _)| came).into_iter().chain(again.values());
+        let waited = first.any(|came| now.saturating_sub(*came) >= timeout_ms);
+        waited || (arrivals.len() + again.len()) as u64 >= buffer_max
     }
 }
