@@ -219,11 +219,22 @@ impl Holder {
         if bytes > 0 {
             let held = self.bytes.fetch_sub(bytes, Relaxed);
             self.part.used.fetch_sub(bytes, SeqCst);
-            if held == bytes {
+            if held == bytes || self.returned_reserve(bytes) {
                 self.give_up_reserve();
             }
             self.part.wake();
         }
+    }
+
+    /// Freed bytes go back to the reserve first. True if the holder used the reserve and has returned all of it. A
+    /// stream may hold some bytes for as long as it lives, and would otherwise keep the reserve for that time.
+    fn returned_reserve(&self, bytes: usize) -> bool {
+        if !self.is_favoured() {
+            return false;
+        }
+        let taken = self.part.extra.load(Relaxed);
+        self.part.extra.store(taken.saturating_sub(bytes), Relaxed);
+        taken > 0 && taken <= bytes
     }
 
     fn give_up_reserve(&self) {
@@ -366,6 +377,28 @@ mod tests {
         assert!(!was_woken(&woken[2]), "the holder has more than is free");
         drop(favoured);
         assert!(was_woken(&woken[2]), "the reserve is free");
+    }
+
+    #[test]
+    fn a_stream_that_never_drains_keeps_to_the_limit() {
+        let part = Part::new(160_000, 20_000);
+        let unread: Vec<Holder> = (0..10).map(|_| part.holder()).collect();
+        unread.iter().for_each(|holder| holder.grow(10_000));
+        let streams: Vec<Holder> = (0..4).map(|_| part.holder()).collect();
+        let woken: Vec<Arc<Woken>> = streams.iter().map(|_| Arc::default()).collect();
+        streams.iter().for_each(|stream| stream.grow(5_000));
+        let mut moved = [0; 4];
+        for round in 0..400 {
+            let n = round % 4;
+            if poll(&streams[n], &woken[n]).is_ready() {
+                streams[n].grow(5_000);
+                streams[n].shrink(5_000);
+                moved[n] += 1;
+            }
+            assert!(part.used() <= part.limit, "{} bytes", part.used());
+            assert!(unread[0].room() == 0 && part.extra.load(Relaxed) <= part.reserve);
+        }
+        assert!(moved.iter().all(|moved| *moved > 10), "every stream continues: {moved:?}");
     }
 
     #[test]

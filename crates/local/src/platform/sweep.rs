@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Delay from the last work to the next check, and from there to the removal.
 const SWEEP_AFTER: Duration = Duration::from_secs(600);
+/// The build cache ages even if there is no work.
+const CACHE_EVERY: Duration = Duration::from_secs(3600);
 /// Delay while builds run, because their artifacts have no owner yet.
 const AGAIN: Duration = Duration::from_secs(10);
 
@@ -20,11 +22,12 @@ impl Machine {
         // Unused at the last check.
         let mut condemned = HashSet::new();
         loop {
-            if condemned.is_empty() {
-                self.worked.notified().await;
-            }
+            // Also soon after a start: the cache aged while the server was down.
             tokio::time::sleep(after).await;
             condemned = self.sweep_alone(condemned).await;
+            if condemned.is_empty() {
+                let _ = tokio::time::timeout(CACHE_EVERY, self.worked.notified()).await;
+            }
         }
     }
 

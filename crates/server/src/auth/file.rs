@@ -5,7 +5,7 @@ use klambda_core::os_error::in_words;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::RwLock;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 use std::{fmt, fs, io};
 use subtle::{Choice, ConstantTimeEq};
@@ -16,11 +16,15 @@ pub struct Tokens {
     started: Instant,
     /// Milliseconds since `started` of the last check of the file.
     looked: AtomicU64,
+    /// The last check found no token in the file, or no file. An editor that writes the file may be the reason, so the
+    /// tokens stay valid until the next check.
+    was_empty: AtomicBool,
 }
 
 struct Loaded {
     tokens: Vec<Box<[u8]>>,
-    stamp: Stamp,
+    /// `None` if there is no file.
+    stamp: Option<Stamp>,
 }
 
 /// Changes when the file changes.
@@ -43,9 +47,20 @@ pub enum Error {
     Malformed { path: PathBuf, line: usize },
 }
 
-/// Together with the check interval of open streams, this is less than the second within which a revoked token must stop
+impl Error {
+    /// True if no token is left: the file has none, or there is no file.
+    fn is_empty(&self) -> bool {
+        match self {
+            Error::Empty { .. } => true,
+            Error::Unreadable { source, .. } => source.kind() == io::ErrorKind::NotFound,
+            Error::Malformed { .. } => false,
+        }
+    }
+}
+
+/// Twice this and the check interval of open streams are less than the second within which a revoked token must stop
 /// working.
-const LOOK_EVERY: Duration = Duration::from_millis(500);
+const LOOK_EVERY: Duration = Duration::from_millis(250);
 
 impl Tokens {
     pub fn load(path: &Path) -> Result<Tokens, Error> {
@@ -55,6 +70,7 @@ impl Tokens {
             current: RwLock::new(loaded),
             started: Instant::now(),
             looked: AtomicU64::new(0),
+            was_empty: AtomicBool::new(false),
         })
     }
 
@@ -64,17 +80,25 @@ impl Tokens {
         self.knows(given)
     }
 
-    /// Reads the file now. If the file is unusable, the old tokens stay valid, so that a half-written file locks nobody
-    /// out. The server logs a warning.
+    /// Reads the file now. A file without tokens, or no file, revokes all of them. If the file is unusable in another
+    /// way, the old tokens stay valid, so that a mistake in one line locks nobody out. The server logs a warning.
     pub fn reload(&self) {
         match Loaded::read(&self.path) {
             Ok(loaded) => {
                 let count = loaded.tokens.len();
-                *self.current.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = loaded;
+                self.set(loaded);
                 tracing::info!(count, "Token file loaded");
+            }
+            Err(error) if error.is_empty() => {
+                self.set(Loaded { tokens: Vec::new(), stamp: Stamp::of(&self.path).ok() });
+                tracing::warn!(%error, "All tokens of the token file are revoked");
             }
             Err(error) => tracing::warn!(%error, "Could not load the token file; keeping the old tokens"),
         }
+    }
+
+    fn set(&self, loaded: Loaded) {
+        *self.current.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = loaded;
     }
 
     fn knows(&self, given: &[u8]) -> bool {
@@ -93,7 +117,12 @@ impl Tokens {
             return;
         }
         let stamp = self.current.read().unwrap_or_else(|poisoned| poisoned.into_inner()).stamp;
-        if Stamp::of(&self.path).is_ok_and(|now| now != stamp) {
+        if Stamp::of(&self.path).ok() == stamp {
+            return self.was_empty.store(false, Ordering::Relaxed);
+        }
+        let is_empty = Loaded::read(&self.path).is_err_and(|error| error.is_empty());
+        if !is_empty || self.was_empty.swap(true, Ordering::Relaxed) {
+            self.was_empty.store(false, Ordering::Relaxed);
             self.reload();
         }
     }
@@ -109,7 +138,7 @@ impl Loaded {
     fn read(path: &Path) -> Result<Loaded, Error> {
         let unreadable = |source| Error::Unreadable { path: path.to_owned(), source };
         // Read the stamp first: a change between the two reads is seen at the next check.
-        let stamp = Stamp::of(path).map_err(unreadable)?;
+        let stamp = Some(Stamp::of(path).map_err(unreadable)?);
         let text = fs::read(path).map_err(unreadable)?;
         let mut tokens = Vec::new();
         for (index, line) in text.split(|byte| *byte == b'\n').enumerate() {
@@ -168,9 +197,33 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!tokens.has(b"old"));
-        fs::write(file.path(), " \n").unwrap();
+        fs::write(file.path(), "not a token\n").unwrap();
         tokens.reload();
         assert!(tokens.has(b"newer"));
+    }
+
+    #[test]
+    fn a_file_that_is_emptied_or_removed_revokes_its_tokens() {
+        for is_removed in [false, true] {
+            let folder = tempfile::tempdir().unwrap();
+            let path = folder.path().join("tokens");
+            fs::write(&path, "token").unwrap();
+            let tokens = Tokens::load(&path).unwrap();
+            if is_removed {
+                fs::remove_file(&path).unwrap()
+            } else {
+                fs::write(&path, "\n").unwrap()
+            }
+            let begun = Instant::now();
+            while tokens.has(b"token") {
+                assert!(begun.elapsed() < Duration::from_secs(10), "the token is still valid");
+                std::thread::yield_now();
+            }
+            assert!(begun.elapsed() > LOOK_EVERY, "one look at the file is not enough");
+            fs::write(&path, "another").unwrap();
+            tokens.reload();
+            assert!(tokens.has(b"another") && !tokens.has(b"token"));
+        }
     }
 
     #[test]
