@@ -18,6 +18,7 @@ use crate::lanes::Slot;
 use crate::rows;
 use klambda_core::ids::{FeedNumber, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::webhook::EventId;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
@@ -86,6 +87,9 @@ impl Engine {
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
             let previous = resident.before.placed.replace(event_id);
             let (workflow, number) = (resident.key.clone(), entry.number);
+            if planted::is_on(Bug::DisabledUnlisted) && self.is_disabled(id) {
+                continue;
+            }
             self.append_to_feed(id, &new_entry(event_id, &entry, number, workflow, previous))?;
         }
         Ok(())

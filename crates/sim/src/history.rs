@@ -2,10 +2,13 @@
 //! their responses, the decisions of operators, crashes, and effects of limits. Nothing in it comes from the internal
 //! state of the engine.
 
+mod webhooks;
+
+pub use webhooks::{Acked, EndpointNo, Listed, Page, Pushed, Webhook};
+
 use crate::event::EventNo;
 use crate::rules::Place;
 use klambda_core::lane::Flag;
-use klambda_core::webhook::EventId;
 use std::fmt;
 use std::hash::{Hash, Hasher};
 
@@ -124,100 +127,6 @@ pub enum Entry {
         sure: bool,
     },
     Calm,
-}
-
-/// Identifies a webhook endpoint of this run.
-pub type EndpointNo = u32;
-
-#[derive(Clone, Debug, Hash)]
-pub enum Webhook {
-    /// A call arrives at the receiver, with events of one workflow.
-    Called {
-        ticket: u64,
-        workflow: String,
-        events: Vec<Pushed>,
-    },
-    /// The engine learns the outcome. `numbers`: what the receiver acknowledged. `gone`: it asked to be disabled.
-    Ended {
-        ticket: u64,
-        workflow: String,
-        numbers: Vec<u64>,
-        gone: bool,
-        stalled: bool,
-    },
-    /// An outcome for which the log had no space is finally written.
-    Unstalled {
-        workflow: String,
-    },
-    Acknowledged(Acked),
-    /// An operator disabled the endpoint, or the status shows that it is disabled.
-    Disabled,
-    Enabled,
-    /// Waiting events up to this entry of the feed may be skipped, because they are older than a chosen time.
-    SkippedThrough(u64),
-    /// Waiting events of a workflow up to this entry of the feed may be purged.
-    Purged {
-        workflow: String,
-        through: u64,
-    },
-    Changed {
-        batch_max: usize,
-    },
-    /// A page of the feed, when it is durable.
-    Shown(Page),
-    /// The feed cannot continue after an entry or an event that it has shown.
-    Unavailable {
-        since: u64,
-        passed: bool,
-    },
-}
-
-/// One event of a call, as its receiver reads it.
-#[derive(Clone, Debug, Hash)]
-pub struct Pushed {
-    pub event: EventNo,
-    pub id: EventId,
-    pub number: u64,
-    pub previous: Option<EventId>,
-    pub flag: OrderStatus,
-    /// The event equals the sent event.
-    pub unchanged: bool,
-}
-
-/// One event of the feed.
-#[derive(Clone, Debug, Hash)]
-pub struct Listed {
-    /// Its number in the feed.
-    pub feed: u64,
-    pub event: EventNo,
-    pub id: EventId,
-    pub workflow: String,
-    pub number: u64,
-    pub previous: Option<EventId>,
-    pub unchanged: bool,
-}
-
-#[derive(Clone, Debug, Hash)]
-pub struct Page {
-    /// The page begins after this entry.
-    pub since: u64,
-    /// Only this workflow.
-    pub workflow: Option<String>,
-    pub items: Vec<Listed>,
-    pub up_to: u64,
-}
-
-/// The receiver has everything up to an entry of the feed.
-#[derive(Clone, Debug, Hash)]
-pub struct Acked {
-    pub through: u64,
-    pub workflow: Option<String>,
-    /// How many events were waiting.
-    pub events: u64,
-    /// It repeats the previous acknowledgement, and nothing happened in between.
-    pub again: bool,
-    /// The engine did not refuse in the middle.
-    pub complete: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -423,11 +332,11 @@ impl fmt::Display for Request {
 }
 
 impl Entry {
-    /// True if something moves. Reading the feed moves nothing.
+    /// True if something moves.
     pub fn is_progress(&self) -> bool {
         match self {
             Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. } => true,
-            Entry::Webhook { what, .. } => matches!(what, Webhook::Called { .. } | Webhook::Ended { .. }),
+            Entry::Webhook { what, .. } => what.is_progress(),
             _ => false,
         }
     }
@@ -455,23 +364,6 @@ impl Entry {
                 lane.is_none_or(|lane| lane.0 == *sub)
             }
             _ => false,
-        }
-    }
-}
-
-impl Webhook {
-    fn concerns(&self, event: Option<EventNo>, lane: Option<&str>) -> bool {
-        let is_lane = |workflow: &str| lane == Some(workflow);
-        match self {
-            Webhook::Called { workflow, events, .. } => {
-                is_lane(workflow) || events.iter().any(|pushed| Some(pushed.event) == event)
-            }
-            Webhook::Ended { workflow, gone, .. } => is_lane(workflow) || *gone,
-            Webhook::Unstalled { workflow } | Webhook::Purged { workflow, .. } => is_lane(workflow),
-            Webhook::Acknowledged(acked) => acked.workflow.as_deref().is_none_or(is_lane),
-            Webhook::Shown(page) => page.items.iter().any(|listed| Some(listed.event) == event),
-            Webhook::Disabled | Webhook::Enabled | Webhook::SkippedThrough(_) => true,
-            Webhook::Changed { .. } | Webhook::Unavailable { .. } => true,
         }
     }
 }

@@ -4,12 +4,14 @@
 use crate::checkers::{Verdict, Violation, feed};
 use crate::event::HOME;
 use crate::history::{EndpointNo, Entry, Listed, Page, Webhook};
+use crate::mix::Trouble;
 use crate::world::World;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::FeedNumber;
 use klambda_core::webhook::EventId;
 use klambda_dispatch::Token;
 use klambda_dispatch::feed::{FeedItem, FeedPage, Since, Unavailable};
+use klambda_dispatch::operate::Refused;
 use klambda_store::log;
 use klambda_store::record::Record;
 
@@ -122,9 +124,17 @@ impl World {
                     _ => Ok(()),
                 }
             }
-            // The disk cannot be read, or the engine has failed.
-            Err(_) => Ok(()),
+            Err(why) => self.unreadable(&name, &why),
         }
+    }
+
+    /// Only a disk that cannot be read may refuse a reader.
+    fn unreadable(&self, name: &str, why: &Refused) -> Verdict {
+        let reads_fail = self.mix.has(Trouble::DiskError) || self.mix.has(Trouble::CrashInRecovery);
+        if reads_fail || self.host.engine.failure().is_some() {
+            return Ok(());
+        }
+        Err(Violation::new("feed", format!("endpoint {name}: the feed cannot be read: {why:?}")))
     }
 
     /// Everything that was done before the request with this token is durable.
