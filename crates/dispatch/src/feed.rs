@@ -221,8 +221,9 @@ impl Engine {
     /// there is more to do.
     pub(crate) fn trim_feed(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let (oldest, age_ms, now) = (self.store.log.oldest(), self.config.retention_age_ms, self.now);
+        let remembered_ms = age_ms.saturating_mul(2);
         let is_over =
-            |entry: &FeedEntry| age_ms > 0 && entry.at < oldest && now.since(entry.accepted) > 2 * age_ms;
+            |entry: &FeedEntry| age_ms > 0 && entry.at < oldest && now.since(entry.accepted) > remembered_ms;
         for _ in 0..CHUNKS_PER_ROUND {
             let Some(ends) = self.feed_ends(id) else { return Ok(true) };
             if ends.forgotten + CHUNK > ends.count {

@@ -11,6 +11,7 @@ use crate::history::{Entry, Listed, Page, Webhook};
 use crate::outside::Outside;
 use crate::outside::endpoints::{Endpoint, State};
 use std::collections::BTreeMap;
+use std::ops::Bound::{Excluded, Included};
 
 const NAME: &str = "feed";
 
@@ -131,7 +132,9 @@ fn nothing_vanished(outside: &Outside, endpoint: &Endpoint, page: &Page) -> Verd
         );
     }
     let mut items = page.items.iter().map(|listed| listed.feed).peekable();
-    for (feed, (workflow, number)) in endpoint.feed.entries.range(page.since + 1..=page.up_to) {
+    for (feed, (workflow, number)) in
+        endpoint.feed.entries.range((Excluded(page.since), Included(page.up_to)))
+    {
         if page.workflow.as_ref().is_some_and(|only| only != workflow) {
             continue;
         }

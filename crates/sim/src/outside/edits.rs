@@ -24,6 +24,8 @@ impl Edited {
     fn crashed(&mut self, kept: u64) {
         let durable = self.versions.iter().filter(|(_, op)| *op <= kept).map(|(version, _)| *version).max();
         self.floor = durable.unwrap_or(0);
+        // Each later one may be lost for good.
+        self.versions.iter_mut().filter(|(_, op)| *op > kept).for_each(|(_, op)| *op = u64::MAX);
     }
 }
 
