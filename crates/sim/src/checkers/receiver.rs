@@ -90,13 +90,15 @@ impl Call<'_> {
         if pushed.number == 1 && pushed.previous.is_some() {
             return self.wrong(pushed, "the first event of a workflow names a previous event");
         }
-        if pushed.number > 1 && pushed.previous.is_none() {
+        // Retention may have removed the previous event.
+        let is_unnamed = self.endpoint.retention && pushed.previous.is_none();
+        if pushed.number > 1 && pushed.previous.is_none() && !is_unnamed {
             return self.wrong(pushed, "names no previous event");
         }
         let Some(workflow) = self.workflow() else { return Ok(()) };
         self.number(workflow, pushed)?;
         match workflow.places.get(&(pushed.number - 1)) {
-            Some(before) if pushed.previous != Some(before.id) => {
+            Some(before) if pushed.previous != Some(before.id) && !is_unnamed => {
                 let id = &self.outside.made(before.event).id;
                 self.wrong(
                     pushed,
@@ -134,7 +136,7 @@ impl Call<'_> {
                 let is_recent = at > 0 && self.outside.now.saturating_sub(at) < SURELY_KNOWN_MS;
                 is_recent && !self.endpoint.ids_limited && !self.endpoint.may_be_left_out(self.name, place)
             }
-            State::DoneMaybe => false,
+            State::DoneMaybe(_) => false,
         }
     }
 

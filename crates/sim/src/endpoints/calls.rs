@@ -3,6 +3,7 @@
 use crate::checkers::{Verdict, Violation};
 use crate::event::{EventNo, ProducedEvent, SOURCES};
 use crate::history::{EndpointNo, Entry, OrderStatus, Pushed, Webhook};
+use crate::mix::Trouble;
 use crate::world::World;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::webhook::EventId;
@@ -110,13 +111,19 @@ impl World {
             CallOutcome::Prefix { events, .. } => numbers.truncate(*events),
             _ => numbers.clear(),
         }
+        if gone {
+            // Calls that have started are not affected.
+            self.collect()?;
+        }
+        let may_be_full = self.mix.has(Trouble::FullDisk) || self.mix.has(Trouble::DiskError);
+        let sure = if may_be_full { 1 } else { numbers.len() };
         self.host.engine.outcome(ticket, outcome);
         // If the store fails here, the result is unknown. Treat it as if it could not be written.
         let stalled = self.host.engine.is_open(ticket) || self.host.engine.failure().is_some();
         if stalled {
             self.endpoints.stalled.push((endpoint, ticket, workflow.clone()));
         }
-        let ended = Webhook::Ended { ticket: ticket.0, workflow, numbers, gone, stalled };
+        let ended = Webhook::Ended { ticket: ticket.0, workflow, numbers, sure, gone, stalled };
         self.note(Entry::Webhook { endpoint, what: ended })
     }
 

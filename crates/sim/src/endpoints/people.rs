@@ -65,6 +65,7 @@ impl World {
     }
 
     fn set_enabled(&mut self, endpoint: EndpointNo, enabled: bool) -> Verdict {
+        self.collect()?;
         let name = self.outside.endpoint(endpoint).name.clone();
         // The engine may fail after it has written the change.
         let what = match (self.host.engine.set_endpoint_enabled(&name, enabled), enabled) {
@@ -146,7 +147,11 @@ impl World {
                     }
                 }
             }
+            let complete = acked.complete;
             self.note(Entry::Webhook { endpoint, what: Webhook::Acknowledged(acked) })?;
+            if !complete {
+                break;
+            }
         }
         Ok(())
     }

@@ -15,11 +15,13 @@ pub enum Webhook {
         workflow: String,
         events: Vec<Pushed>,
     },
-    /// The engine learns the outcome. `numbers`: what the receiver acknowledged. `gone`: it asked to be disabled.
+    /// The engine learns the outcome. `numbers`: what the receiver acknowledged. `sure`: how many of them the engine
+    /// keeps certainly; a full disk has room for a part only. `gone`: the receiver asked to be disabled.
     Ended {
         ticket: u64,
         workflow: String,
         numbers: Vec<u64>,
+        sure: usize,
         gone: bool,
         stalled: bool,
     },

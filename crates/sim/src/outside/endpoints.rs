@@ -80,8 +80,9 @@ pub enum State {
         op: u64,
         at: u64,
     },
-    /// Delivered or acknowledged, but a crash may have undone it, or it is unknown whether it was covered.
-    DoneMaybe,
+    /// Delivered or acknowledged, but a crash may have undone it, or it is unknown whether it was covered. With the
+    /// operation; zero if it is durable in case it happened.
+    DoneMaybe(u64),
 }
 
 impl Endpoint {
@@ -141,7 +142,7 @@ impl Endpoint {
             match (place.state, acked.complete) {
                 (State::Done { .. }, _) => {}
                 (_, true) => place.state = State::Done { op, at },
-                (_, false) => place.state = State::DoneMaybe,
+                (_, false) => place.state = State::DoneMaybe(op),
             }
         }
         self.acked_through = self.acked_through.max(acked.through);
@@ -163,20 +164,20 @@ impl Endpoint {
             match place.state {
                 State::Done { .. } => break,
                 State::Waiting => {}
-                State::DoneMaybe => place.state = State::Done { op: 0, at: 0 },
+                State::DoneMaybe(op) => place.state = State::Done { op, at: 0 },
             }
         }
     }
 
-    fn ended(&mut self, workflow: &str, numbers: &[u64], op: u64, at: u64, stalled: bool) {
+    /// An outcome that could not be written has the highest `op`, because it survives no crash.
+    fn ended(&mut self, workflow: &str, numbers: &[u64], sure: usize, op: u64, at: u64) {
         let workflow = self.workflows.entry(workflow.to_owned()).or_default();
-        if !stalled {
+        if op < u64::MAX {
             workflow.open = None;
         }
-        for number in numbers {
+        for (n, number) in numbers.iter().enumerate() {
             if let Some(place) = workflow.places.get_mut(number) {
-                // An outcome that could not be written survives no crash.
-                place.state = State::Done { op: if stalled { u64::MAX } else { op }, at };
+                place.state = if n < sure { State::Done { op, at } } else { State::DoneMaybe(op) };
             }
         }
     }
@@ -185,13 +186,15 @@ impl Endpoint {
         let Some(workflow) = self.workflows.get_mut(workflow) else { return };
         workflow.open = None;
         for place in workflow.places.values_mut() {
-            if let State::Done { op: u64::MAX, .. } = place.state {
-                place.state = State::Done { op, at };
+            match place.state {
+                State::Done { op: u64::MAX, .. } => place.state = State::Done { op, at },
+                State::DoneMaybe(u64::MAX) => place.state = State::DoneMaybe(op),
+                _ => {}
             }
         }
     }
 
-    fn shown(&mut self, page: &Page) {
+    fn shown(&mut self, page: &Page, op: u64) {
         for Listed { feed, event, id, workflow, number, previous, .. } in &page.items {
             let may_be_acked = *feed <= self.acked_through;
             let known = self.workflows.entry(workflow.clone()).or_default();
@@ -199,7 +202,7 @@ impl Endpoint {
             let place = known.placed(*event, *id, *number, *previous);
             place.listed = Some(*feed);
             if is_new && may_be_acked {
-                place.state = State::DoneMaybe;
+                place.state = State::DoneMaybe(op);
             }
             self.feed.entries.insert(*feed, (workflow.clone(), *number));
         }
@@ -214,8 +217,12 @@ impl Endpoint {
         for workflow in self.workflows.values_mut() {
             workflow.open = None;
             for place in workflow.places.values_mut() {
-                if matches!(place.state, State::Done { op, .. } if op > kept) {
-                    place.state = State::DoneMaybe;
+                // A restart makes everything durable that it finds.
+                match place.state {
+                    State::Done { op, .. } | State::DoneMaybe(op) if op > kept => {
+                        place.state = State::DoneMaybe(0);
+                    }
+                    _ => {}
                 }
             }
         }
@@ -261,8 +268,8 @@ impl Outside {
         let endpoint = &mut self.endpoints[endpoint as usize];
         match what {
             Webhook::Called { ticket, workflow, events, .. } => endpoint.called(*ticket, workflow, events),
-            Webhook::Ended { workflow, numbers, gone, stalled, .. } => {
-                endpoint.ended(workflow, numbers, op, now, *stalled);
+            Webhook::Ended { workflow, numbers, sure, gone, stalled, .. } => {
+                endpoint.ended(workflow, numbers, *sure, if *stalled { u64::MAX } else { op }, now);
                 match (gone, stalled) {
                     (true, false) => endpoint.is_disabled_since(op),
                     (true, true) => endpoint.was_disabled = true,
@@ -279,7 +286,7 @@ impl Outside {
                 workflow.purged_through = workflow.purged_through.max(*through);
             }
             Webhook::Changed { batch_max } => endpoint.batch_max = endpoint.batch_max.max(*batch_max),
-            Webhook::Shown(page) => endpoint.shown(page),
+            Webhook::Shown(page) => endpoint.shown(page, op),
             Webhook::Unavailable { .. } => {}
         }
     }
