@@ -94,6 +94,17 @@ bugs! {
     // Attempts.
     64 RetryUnlinked "a retry of an unordered event does not name the attempt before it"
     65 StatusForgotten "a retry is recorded without its status"
+    // Webhook endpoints.
+    66 FeedUnlinked "the feed does not name the previous event of a workflow that was loaded from its row"
+    67 ReceiverAckNotStored "an acknowledgement by a receiver does not mark the lane's row as changed"
+    68 AckTooFar "an acknowledgement by a receiver covers one more entry of the feed"
+    69 DisabledUnlisted "the events of a disabled endpoint are not in its feed"
+    70 GoneIgnored "a response with 410 does not disable the endpoint"
+    71 EnableWakesNobody "enabling an endpoint does not wake its lanes"
+    72 PrefixTakesAll "the acknowledgement of a part of a batch acknowledges all of it"
+    73 SkippedLeavesFeed "an event that a disabled endpoint skips leaves the feed"
+    // Edits.
+    74 EditForgotten "retention removes a segment without copying the edits of dead letters"
 }
 
 /// True if this bug is selected.

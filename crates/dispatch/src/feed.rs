@@ -18,6 +18,7 @@ use crate::lanes::Slot;
 use crate::rows;
 use klambda_core::ids::{FeedNumber, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::webhook::EventId;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
@@ -86,6 +87,9 @@ impl Engine {
             let Some(resident) = self.lanes.get_mut(slot) else { return Ok(()) };
             let previous = resident.before.placed.replace(event_id);
             let (workflow, number) = (resident.key.clone(), entry.number);
+            if planted::is_on(Bug::DisabledUnlisted) && self.is_disabled(id) {
+                continue;
+            }
             self.append_to_feed(id, &new_entry(event_id, &entry, number, workflow, previous))?;
         }
         Ok(())
@@ -217,8 +221,9 @@ impl Engine {
     /// there is more to do.
     pub(crate) fn trim_feed(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
         let (oldest, age_ms, now) = (self.store.log.oldest(), self.config.retention_age_ms, self.now);
+        let remembered_ms = age_ms.saturating_mul(2);
         let is_over =
-            |entry: &FeedEntry| age_ms > 0 && entry.at < oldest && now.since(entry.accepted) > 2 * age_ms;
+            |entry: &FeedEntry| age_ms > 0 && entry.at < oldest && now.since(entry.accepted) > remembered_ms;
         for _ in 0..CHUNKS_PER_ROUND {
             let Some(ends) = self.feed_ends(id) else { return Ok(true) };
             if ends.forgotten + CHUNK > ends.count {

@@ -90,7 +90,8 @@ impl Engine {
         let (number, id_behind) = (LaneNumber(r.varint()?), r.text()?.to_owned());
         resident.before.behind = (number.0 > 0).then_some((number, Previous::Id(id_behind)));
         resident.epoch = r.u32()?;
-        resident.before.placed = r.bytes()?.try_into().ok().map(EventId);
+        let placed = r.bytes()?.try_into().ok().map(EventId);
+        resident.before.placed = placed.filter(|_| !planted::is_on(Bug::FeedUnlinked));
         resident.lane = Lane::decode(r)?;
         resident.row.dirty = false;
         resident.enter(self.epoch_of(id));

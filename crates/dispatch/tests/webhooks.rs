@@ -415,6 +415,26 @@ fn ids_that_retention_has_passed_are_known_for_as_long_again() {
     world.must_be_sound();
 }
 
+/// Twice this age is more than a number can hold.
+#[test]
+fn the_longest_retention_remembers_every_id() {
+    let config = klambda_dispatch::Config {
+        retention_age_ms: u64::MAX,
+        retention_bytes: 64 << 10,
+        ..world::config()
+    };
+    let mut world = World::with(1, config);
+    world.put(endpoint(json!({})));
+    send_many(&mut world, 3000);
+    for _ in 0..50 {
+        world.pass(1000);
+        send_many(&mut world, 1);
+    }
+    assert!(feed(&world).len() < 3000, "the size limit removes the oldest events");
+    let first = world.engine.read_feed(NAME, Since::Event(event_id("e1")), None, 10).expect("an endpoint");
+    assert!(matches!(first, Err(Unavailable::Passed { .. })), "{first:?}");
+}
+
 #[test]
 fn an_acknowledgement_of_an_unordered_endpoint_covers_every_event_up_to_its_own() {
     let mut world = World::new(1);

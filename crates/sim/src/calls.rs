@@ -2,7 +2,8 @@
 
 use crate::checkers::attempt_log::{self, Answer};
 use crate::checkers::{self, Verdict, Violation};
-use crate::event::{EventNo, HOME, SOURCES};
+use crate::editing::content;
+use crate::event::{EventNo, HOME};
 use crate::history::{Ending, Entry, Request, SubNo};
 use crate::mix::Trouble;
 use crate::network::Call;
@@ -16,6 +17,9 @@ use klambda_dispatch::Delivery;
 impl World {
     pub(crate) fn deliver(&mut self, delivery: Delivery) -> Verdict {
         let name = delivery.document.full_name();
+        if let Some(endpoint) = self.endpoint_named(&name) {
+            return self.call_endpoint(endpoint, &delivery);
+        }
         let Some(sub) = self.known.names.get(&*name).copied() else {
             let text = format!("a request was made for subscription {name}, which does not exist");
             return Err(Violation::new("no invention", text));
@@ -71,7 +75,7 @@ impl World {
             attempt: delivery.attempt,
             host: Rules::host_of(&delivery.document),
             now: self.host.engine.now().0,
-            unchanged: SOURCES[made.source] == view.source() && made.to_event() == view.to_event(),
+            content: content(made, &view),
         })
     }
 

@@ -1,11 +1,14 @@
 //! The invariants, one file each. A checker examines each entry of the history with what was known before it. Some
 //! checkers also examine what the program shows to its users at the end.
 
+pub mod acknowledged;
 pub mod attempt_log;
 pub mod attempts;
 pub mod bounded;
 pub mod deletion;
 pub mod detection;
+pub mod edits;
+pub mod feed;
 pub mod gap_policy;
 pub mod isolation;
 pub mod liveness;
@@ -14,6 +17,7 @@ pub mod no_double_effect;
 pub mod no_invention;
 pub mod no_loss;
 pub mod order;
+pub mod receiver;
 pub mod replay_order;
 
 use crate::event::EventNo;
@@ -73,5 +77,9 @@ pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     replay_order::look(outside, entry)?;
     attempts::look(outside, entry)?;
     no_loss::look(outside, entry)?;
+    edits::look(outside, entry)?;
+    receiver::look(outside, entry)?;
+    acknowledged::look(outside, entry)?;
+    feed::look(outside, entry)?;
     bounded::look(outside, entry)
 }

@@ -61,6 +61,11 @@ impl ProducedEvent {
         }
     }
 
+    /// The data as text.
+    pub fn text(&self) -> Option<String> {
+        (self.data_len > 0).then(|| self.data().into_iter().map(char::from).collect())
+    }
+
     fn data(&self) -> Vec<u8> {
         let mut rng = Rng::new(u64::from(self.no));
         (0..self.data_len).map(|_| b'a' + rng.below(26) as u8).collect()

@@ -5,8 +5,9 @@
 use crate::checkers::detection::Known;
 use crate::checkers::liveness::Standing;
 use crate::checkers::{Verdict, Violation, bounded, detection, liveness, memory, no_loss, replay_order};
+use crate::editing::content;
 use crate::event::{EventNo, HOME};
-use crate::history::{Entry, SubNo};
+use crate::history::{Content, Entry, SubNo};
 use crate::mix::Trouble;
 use crate::recovery::catching_up;
 use crate::rules::Rules;
@@ -178,7 +179,9 @@ impl World {
     /// Advances the clock to the next event instead of waiting.
     fn pass_idle_time(&mut self) {
         let next = self.host.engine.wake_at().0.saturating_sub(self.host.engine.now().0);
-        let network = self.network.next_end().map_or(u64::MAX, |at| at.saturating_sub(self.clock.time));
+        let ends = [self.network.next_end(), self.endpoints.next_end()];
+        let network = ends.into_iter().flatten().min();
+        let network = network.map_or(u64::MAX, |at| at.saturating_sub(self.clock.time));
         self.clock.time += next.max(20).min(network).min(1000);
     }
 
@@ -186,7 +189,7 @@ impl World {
         let busy = self.host.engine.open_requests() > 0
             || !self.requests.unanswered.is_empty()
             || !self.producer.is_done(&self.mix)
-            || self.network.open(self.host.life) > 0;
+            || self.network.open(self.host.life) + self.endpoints.open(self.host.life) > 0;
         if busy {
             return false;
         }
@@ -208,6 +211,14 @@ impl World {
             }
             waits_for_people |= waits;
         }
+        for endpoint in &self.outside.endpoints {
+            let Some(status) = self.host.engine.view_subscription_status(&endpoint.name) else { continue };
+            let lanes = &status.lanes;
+            if lanes.open + lanes.running + lanes.retrying > 0 {
+                return false;
+            }
+            waits_for_people |= lanes.parked > 0;
+        }
         waits_for_people || !(1..=self.watched.replays_made).any(|id| self.is_replaying(id))
     }
 
@@ -227,6 +238,11 @@ impl World {
             }
         }
         for (name, key, gap) in standing.parked.into_iter().take(LANES_AT_ONCE) {
+            if self.endpoint_named(&name).is_some() {
+                nothing = false;
+                self.resume_parked(&name, &key)?;
+                continue;
+            }
             let Some(sub) = self.known.names.get(&name).copied() else { continue };
             // A lane that was paused under ordered rules stays listed, but no action applies to it.
             if !self.outside.sub(sub).rules.ordering.is_ordered() {
@@ -269,6 +285,7 @@ impl World {
             .filter_map(|(sub, letter)| Some((sub, self.event_of(&letter)?)))
             .collect();
         self.attempts_are_shown()?;
+        self.feeds_are_complete()?;
         no_loss::at_end(&self.outside, &|sub, event| letters.contains(&(sub, event)))?;
         replay_order::at_end(&self.host.engine, self.watched.replays_made)?;
         bounded::at_end(&self.outside, &|name| {
@@ -286,7 +303,7 @@ impl World {
         let events = some.collect();
         let is_made = |view: &EventView<'_>| {
             let event = producer.find(view.attribute(HOME).is_some(), view.source(), view.id());
-            event.is_some_and(|event| made[event as usize].to_event() == view.to_event())
+            event.is_some_and(|event| content(&made[event as usize], view) != Content::Other)
         };
         let known = Known { events, is_made: &is_made };
         detection::copy_works(&self.host.disk, &self.host.config, now, &known)?;

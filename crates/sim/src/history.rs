@@ -2,6 +2,10 @@
 //! their responses, the decisions of operators, crashes, and effects of limits. Nothing in it comes from the internal
 //! state of the engine.
 
+mod webhooks;
+
+pub use webhooks::{Acked, EndpointNo, Listed, Page, Pushed, Webhook};
+
 use crate::event::EventNo;
 use crate::rules::Place;
 use klambda_core::lane::Flag;
@@ -110,6 +114,18 @@ pub enum Entry {
         sub: SubNo,
         count: u64,
     },
+    /// The receiver or an operator of a webhook endpoint observed or did something.
+    Webhook {
+        endpoint: EndpointNo,
+        what: Webhook,
+    },
+    /// An operator edited a dead letter. `sure`: the engine accepted the edit.
+    Edited {
+        sub: SubNo,
+        event: EventNo,
+        version: u32,
+        sure: bool,
+    },
     Calm,
 }
 
@@ -142,8 +158,16 @@ pub struct Request {
     /// The host that was called.
     pub host: Option<u64>,
     pub now: u64,
-    /// The delivered event equals the sent event.
-    pub unchanged: bool,
+    pub content: Content,
+}
+
+/// What a delivery contains, compared with what was sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Content {
+    Original,
+    /// An operator replaced the data, for the n-th time in this run.
+    Edit(u32),
+    Other,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -308,13 +332,24 @@ impl fmt::Display for Request {
 }
 
 impl Entry {
+    /// True if something moves.
+    pub fn is_progress(&self) -> bool {
+        match self {
+            Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. } => true,
+            Entry::Webhook { what, .. } => what.is_progress(),
+            _ => false,
+        }
+    }
+
     /// True if the entry concerns this event or this lane.
     pub fn concerns(&self, event: Option<EventNo>, lane: Option<(SubNo, &str)>) -> bool {
         let in_lane = |sub: &SubNo, key: &str| lane == Some((*sub, key));
         match self {
             Entry::Sent { event: e, .. }
             | Entry::Answered { event: e, .. }
+            | Entry::Edited { event: e, .. }
             | Entry::Replied { event: e, .. } => Some(*e) == event,
+            Entry::Webhook { what, .. } => what.concerns(event, lane.map(|lane| lane.1)),
             Entry::Started(Request { sub, event: e, place, .. }) => {
                 Some(*e) == event || matches!(place, Place::Lane { key, .. } if in_lane(sub, key))
             }

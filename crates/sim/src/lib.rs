@@ -5,6 +5,8 @@
 pub mod bugs;
 mod calls;
 pub mod checkers;
+mod editing;
+mod endpoints;
 mod event;
 mod faults;
 mod finale;

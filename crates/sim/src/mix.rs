@@ -37,10 +37,14 @@ pub enum Trouble {
     NotReady,
     /// Two namespaces, with subscriptions and events of the same names.
     Namespaces,
+    /// Webhook endpoints, their receivers and their operators.
+    Endpoints,
+    /// Operators edit dead letters.
+    Edits,
 }
 
 impl Trouble {
-    pub const ALL: [Trouble; 30] = [
+    pub const ALL: [Trouble; 32] = [
         Trouble::PowerCut,
         Trouble::Kill,
         Trouble::CrashInRecovery,
@@ -71,7 +75,14 @@ impl Trouble {
         Trouble::Replies,
         Trouble::NotReady,
         Trouble::Namespaces,
+        Trouble::Endpoints,
+        Trouble::Edits,
     ];
+
+    /// True if the trouble has random numbers of its own. A seed without it is the same run as before it existed.
+    fn is_apart(self) -> bool {
+        matches!(self, Trouble::Endpoints | Trouble::Edits)
+    }
 
     pub fn bit(self) -> u32 {
         1 << (self as u32)
@@ -128,7 +139,7 @@ impl Mix {
         let mut troubles = 0;
         // Some seeds have almost all troubles, some only a few.
         let share = rng.between(2, 9);
-        for trouble in Trouble::ALL {
+        for trouble in Trouble::ALL.into_iter().filter(|trouble| !trouble.is_apart()) {
             if rng.below(10) < share {
                 troubles |= trouble.bit();
             }
@@ -136,6 +147,12 @@ impl Mix {
         // Nearly every seed has some kind of crash.
         if rng.below(8) > 0 {
             troubles |= rng.pick(&[Trouble::PowerCut, Trouble::Kill]).bit();
+        }
+        let mut apart = Rng::new(!knobs.seed);
+        for trouble in Trouble::ALL.into_iter().filter(|trouble| trouble.is_apart()) {
+            if apart.one_in(4) {
+                troubles |= trouble.bit();
+            }
         }
         troubles &= !knobs.without;
         let small = troubles & Trouble::SmallMemory.bit() != 0;

@@ -34,6 +34,7 @@ impl World {
             return self.create(&name);
         }
         self.delete_as_planned()?;
+        self.edit_letters()?;
         if self.known.names.is_empty() || !self.rng.one_in(self.mix.operator_every) {
             return Ok(());
         }

@@ -5,6 +5,8 @@
 //! Checkers examine an entry with the knowledge from before it. Then the entry is added to the knowledge.
 
 mod decisions;
+pub mod edits;
+pub mod endpoints;
 mod pair;
 mod requests;
 mod sending;
@@ -14,6 +16,8 @@ pub use pair::{Lane, Pair, State, Taken};
 use crate::event::{EventNo, ProducedEvent};
 use crate::history::{Entry, SubNo};
 use crate::rules::{Place, Rules};
+use edits::Edited;
+use endpoints::Endpoint;
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::LazyLock;
 
@@ -35,6 +39,8 @@ pub struct Outside {
     replies: VecDeque<(u64, u64, EventNo)>,
     /// A shutdown was requested.
     pub stopping: bool,
+    pub endpoints: Vec<Endpoint>,
+    pub edits: BTreeMap<(SubNo, EventNo), Edited>,
 }
 
 /// What was known about a subscription and an event when the event was sent.
@@ -208,8 +214,8 @@ impl Sub {
 }
 
 impl Outside {
-    pub fn at(now: u64) -> Outside {
-        Outside { now, ..Outside::default() }
+    pub fn new(now: u64, endpoints: Vec<Endpoint>) -> Outside {
+        Outside { now, endpoints, ..Outside::default() }
     }
 
     pub fn sub(&self, sub: SubNo) -> &Sub {
@@ -241,10 +247,16 @@ impl Outside {
         match entry {
             Entry::Sent { token, event } => self.sent(*token, *event),
             Entry::Answered { token, event, answer } => self.answered(*token, *event, *answer),
-            Entry::Started(request) => self.started(request),
+            Entry::Started(request) => {
+                self.started(request);
+                self.edit_delivered(request.sub, request.event, request.content);
+            }
             Entry::Ended { sub, event, ending, retry_after_ms, stalled, .. } => {
                 self.ended(*sub, *event, *ending, *retry_after_ms, *stalled);
+                self.edit_ended(*sub, *event, *ending);
             }
+            Entry::Webhook { endpoint, what } => self.webhook(*endpoint, what),
+            Entry::Edited { sub, event, version, sure } => self.edited(*sub, *event, *version, *sure),
             Entry::Unstalled { sub, event } => self.unstalled(*sub, *event),
             Entry::Decided(decision) => self.decided(decision),
             Entry::Flushed => self.flushed = self.op,
@@ -292,6 +304,8 @@ impl Outside {
         self.pending
             .retain(|answered, _| replies.iter().any(|(_, token, event)| (*token, *event) == *answered));
         self.stopping = false;
+        self.endpoints_crashed(kept);
+        self.edits_crashed(kept);
         for sub in &mut self.subs {
             sub.open = 0;
             sub.rests_until = 0;

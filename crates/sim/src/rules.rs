@@ -35,6 +35,8 @@ pub struct Rules {
     pub window_ms: u64,
     pub earliest: bool,
     pub paused: bool,
+    /// Leaves out events of the platform, which nobody made here. They tell of webhook endpoints.
+    pub without_platform: bool,
 }
 
 const DAY_MS: u64 = 86_400_000;
@@ -139,6 +141,7 @@ impl Rules {
             window_ms: if mix.has(Trouble::ShortWindows) { *rng.pick(&[200, 2000, DAY_MS]) } else { DAY_MS },
             earliest: rng.one_in(4),
             paused: false,
+            without_platform: mix.has(Trouble::Endpoints),
         }
         .without_holes()
     }
@@ -232,6 +235,8 @@ impl Rules {
         });
         if let Some(kind) = self.kind {
             spec["filters"] = json!([{"exact": {"type": KINDS[kind]}}]);
+        } else if self.without_platform {
+            spec["filters"] = json!([{"not": {"prefix": {"type": "lambda."}}}]);
         }
         if let Some((events, on_full)) = self.backlog {
             spec["backlog"] = json!({"maxEvents": events});

@@ -2,6 +2,8 @@
 //! history of their observations. Every entry is checked when it is added.
 
 use crate::checkers::{self, Verdict};
+use crate::editing::Editing;
+use crate::endpoints::Endpoints;
 use crate::event::{EventNo, OTHER};
 use crate::faults::{Fault, Faults};
 use crate::history::{Entry, History, Said, SubNo};
@@ -46,6 +48,8 @@ pub struct World {
     pub stalled: Vec<Stalled>,
     pub watched: Watched,
     pub counts: Counts,
+    pub endpoints: Endpoints,
+    pub editing: Editing,
 }
 
 /// The process under test and its disk.
@@ -126,13 +130,14 @@ impl World {
         if mix.has(Trouble::Namespaces) {
             create_namespace(&mut engine);
         }
+        let (endpoints, known_endpoints) = Endpoints::create(&mix, knobs.seed, &mut engine);
         World {
             mix,
             rng,
             host: Host { config, disk, engine, jobs: Jobs::default(), life: 1 },
             round: 0,
             clock: Clock { time: START, error: 0, jump: 0 },
-            outside: Outside::at(START),
+            outside: Outside::new(START, known_endpoints),
             history: History::default(),
             network: Network::default(),
             producer: Producer::default(),
@@ -142,14 +147,15 @@ impl World {
             stalled: Vec::new(),
             watched: Watched::default(),
             counts: Counts::default(),
+            endpoints,
+            editing: Editing::new(knobs.seed),
         }
     }
 
     /// Checks an entry against the knowledge so far, then adds it to the knowledge and the history.
     pub fn note(&mut self, entry: Entry) -> Verdict {
         let verdict = checkers::look(&self.outside, &entry);
-        self.counts.steps +=
-            u64::from(matches!(entry, Entry::Started(_) | Entry::Ended { .. } | Entry::Answered { .. }));
+        self.counts.steps += u64::from(entry.is_progress());
         self.outside.take(&entry);
         self.history.push(entry);
         verdict
@@ -207,8 +213,8 @@ impl World {
     pub fn step(&mut self, step: u64) -> Verdict {
         match step {
             0 => self.produce(),
-            1 => self.operate(),
-            2 => self.end_calls(),
+            1 => self.operate().and_then(|()| self.operate_endpoints()),
+            2 => self.end_calls().and_then(|()| self.end_endpoint_calls()),
             3 => self.tick(),
             4 => self.flush(),
             5 => self.sync(),
@@ -222,15 +228,17 @@ impl World {
         // An estimate from outside: a lane with an event needs about 750 bytes, and lanes may use half of the memory.
         const LANE_BYTES_MIN: usize = 700;
         let of_lanes = self.host.config.memory_bytes / 2 / LANE_BYTES_MIN;
+        let subscriptions = self.known.names.len() + self.endpoints.len();
         checkers::bounded::Bounds {
             concurrency: self.host.config.concurrency,
             // Lanes that are in flight, have just arrived or became ready since the last tick stay in memory.
             lanes_max: of_lanes
                 + self.network.open(self.host.life)
-                + 256 * (self.known.names.len() + 1)
+                + self.endpoints.open(self.host.life)
+                + 256 * (subscriptions + 1)
                 + 1000,
             // Some lanes became idle since the last check.
-            idle_lanes_max: of_lanes + 256 * (self.known.names.len() + 1),
+            idle_lanes_max: of_lanes + 256 * (subscriptions + 1),
         }
     }
 
@@ -312,8 +320,9 @@ impl World {
     pub fn collect(&mut self) -> Verdict {
         self.look_at_stalled()?;
         for answer in self.host.engine.take_completions() {
-            if let Completion::Events(Token(token), judged) = answer {
-                self.answered(token, &judged)?;
+            match answer {
+                Completion::Events(Token(token), judged) => self.answered(token, &judged)?,
+                Completion::Durable(Token(token)) => self.page_is_durable(token)?,
             }
         }
         self.look_at_drops()?;
@@ -403,6 +412,7 @@ impl World {
     }
 
     fn look_at_stalled(&mut self) -> Verdict {
+        self.look_at_stalled_webhooks()?;
         if self.stalled.is_empty() || self.host.engine.failure().is_some() {
             return Ok(());
         }
@@ -422,6 +432,7 @@ impl World {
         self.host.jobs = Jobs::default();
         self.requests.made_room.clear();
         self.stalled.clear();
+        self.endpoints.forget_process();
         self.watched.drops_told.clear();
     }
 }

@@ -89,7 +89,7 @@ impl Engine {
         id: SubscriptionId,
         slot: Slot,
     ) -> Result<(), Failure> {
-        self.scratch.stays_in_feed = self.is_disabled(id);
+        self.scratch.stays_in_feed = self.is_disabled(id) && !planted::is_on(Bug::SkippedLeavesFeed);
         let done = self.step(slot, Input::DropOldest, time, at);
         self.scratch.stays_in_feed = false;
         done
@@ -229,7 +229,8 @@ impl Engine {
         let is_unopened = resident.lane.expected().is_none();
         let next_number = resident.lane.queue().next_number();
         let has_feed = subscription.on_disk.feed.is_some();
-        let is_unstored = planted::is_on(Bug::AckNotStored) && input == Input::Delivered;
+        let is_unstored = (planted::is_on(Bug::AckNotStored) && input == Input::Delivered)
+            || (planted::is_on(Bug::ReceiverAckNotStored) && input == Input::Acknowledge);
         // Operator inputs are checked before they are logged, so a refusal here changes nothing.
         let _ = resident.lane.apply(input, &subscription.policy, time, &mut actions);
         resident.row.dirty |= !is_unstored;

@@ -165,15 +165,9 @@ pub struct Signed {
 impl Signed {
     /// `None` if the event cannot be decoded.
     pub fn new(delivery: &Delivery, spec: &Spec, keys: &Keys) -> Option<Signed> {
-        if let Some(limits) = spec.batch {
-            let (body, batch) = batch::body(delivery, spec, limits)?;
-            let signed = Signed::of(body, spec, batch.id(), delivery.time, keys);
-            return Some(Signed { batch: Some(Box::new(batch)), ..signed });
-        }
-        let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
-        let event = EventView::decode(event).ok()?;
-        let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
-        Some(Signed::of(body(delivery, spec, id, &event), spec, id, delivery.time, keys))
+        let Content { body, id, batch } = content(delivery, spec)?;
+        let signed = Signed::of(body, spec, id, delivery.time, keys);
+        Some(Signed { batch: batch.map(Box::new), ..signed })
     }
 
     fn of(body: Vec<u8>, spec: &Spec, id: EventId, time: Millis, keys: &Keys) -> Signed {
@@ -193,10 +187,31 @@ impl Signed {
 /// Enough for the headers of one signature.
 const SIGNATURE_BYTES: usize = 256;
 
-fn body(delivery: &Delivery, spec: &Spec, id: EventId, event: &EventView<'_>) -> Vec<u8> {
+/// The content of a call, before it is signed.
+struct Content {
+    body: Vec<u8>,
+    /// The `webhook-id`.
+    id: EventId,
+    batch: Option<SentBatch>,
+}
+
+fn content(delivery: &Delivery, spec: &Spec) -> Option<Content> {
+    if let Some(limits) = spec.batch {
+        let (body, batch) = batch::body(delivery, spec, limits)?;
+        return Some(Content { body, id: batch.id(), batch: Some(batch) });
+    }
+    let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
+    let event = EventView::decode(event).ok()?;
+    let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
     let mut body = Vec::with_capacity(event.data().len() + 512);
-    payload::write(&mut body, &spec.payload, id, event, place(delivery).as_ref());
-    body
+    payload::write(&mut body, &spec.payload, id, &event, place(delivery).as_ref());
+    Some(Content { body, id, batch: None })
+}
+
+/// The body of a call as its receiver gets it. `None` if the event cannot be decoded, or the target is no endpoint.
+pub fn body(delivery: &Delivery) -> Option<Vec<u8>> {
+    let spec = delivery.document.spec.target.endpoint()?;
+    Some(content(delivery, spec)?.body)
 }
 
 /// The place of the first event of a call.

@@ -14,6 +14,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::{Entry, Turn};
 use klambda_core::outcome::CallOutcome;
+use klambda_core::planted::{self, Bug};
 use klambda_store::address::Kept;
 use klambda_store::record::{Attempt, Step};
 use klambda_store::segment::RECORD_HEADER;
@@ -95,7 +96,9 @@ impl Engine {
         let Who::Lane(slot) = flight.who else { return Ok(()) };
         let Some(key) = self.lanes.get(slot).map(|resident| resident.key.clone()) else { return Ok(()) };
         let acknowledged = match outcome {
-            CallOutcome::Prefix { events, .. } => events.saturating_sub(1),
+            CallOutcome::Prefix { events, .. } if !planted::is_on(Bug::PrefixTakesAll) => {
+                events.saturating_sub(1)
+            }
             _ => batch.events.len(),
         };
         let mut count = acknowledged.min(batch.events.len());

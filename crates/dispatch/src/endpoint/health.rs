@@ -4,6 +4,7 @@ use crate::engine::{Engine, Failure};
 use crate::operate::Refused;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::outcome::CallOutcome;
+use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_store::record::WhyDisabled;
 use serde::{Deserialize, Serialize};
@@ -62,7 +63,9 @@ impl Engine {
             let name = subscription.name();
             tracing::warn!(subscription = %name, why = ?disabled.why, "Webhook endpoint disabled");
         }
-        self.rouse(id);
+        if disabled.is_some() || !planted::is_on(Bug::EnableWakesNobody) {
+            self.rouse(id);
+        }
     }
 
     /// Disables the endpoint if it answered that it is gone, or if it has failed for too long.
@@ -75,7 +78,7 @@ impl Engine {
         }
         let is_over = |since: Millis| self.now.since(since) >= endpoint.disable_after_ms;
         let why = match outcome {
-            CallOutcome::Status { code: 410, .. } => WhyDisabled::Gone,
+            CallOutcome::Status { code: 410, .. } if !planted::is_on(Bug::GoneIgnored) => WhyDisabled::Gone,
             _ if health.failing_since.is_some_and(is_over) => WhyDisabled::NoSuccess,
             _ => return Ok(()),
         };

@@ -6,7 +6,7 @@
 //! subscriptions.
 
 use super::{Verdict, Violation};
-use crate::history::{Entry, Request};
+use crate::history::{Content, Entry, Request};
 use crate::outside::{Outside, State, Taken};
 
 const NAME: &str = "no invention";
@@ -22,7 +22,7 @@ fn started(outside: &Outside, request: &Request) -> Verdict {
     let sub = outside.sub(request.sub);
     let pair = sub.pair(request.event);
     let wrong = |text: &str| Err(Violation::of_request(NAME, outside, request, text));
-    if !request.unchanged {
+    if request.content == Content::Other {
         return wrong("the content differs from what was sent");
     }
     if request.host != Some(sub.rules.host) {

@@ -21,6 +21,9 @@ impl Outside {
     }
 
     pub(super) fn answered(&mut self, token: u64, event: EventNo, answer: Said) {
+        if !self.endpoints.is_empty() && matches!(answer, Said::Accepted { .. } | Said::Taken) {
+            self.endpoints_have(event);
+        }
         let made = &self.events[event as usize];
         if let Said::Accepted { position } = answer {
             self.positions.insert(position, event);
