@@ -163,7 +163,7 @@ pub struct Signed {
 }
 
 impl Signed {
-    /// `None` if the event cannot be decoded.
+    /// `None` if the event cannot be decoded. Then it has no id either.
     pub fn new(delivery: &Delivery, spec: &Spec, keys: &Keys) -> Option<Signed> {
         if let Some(limits) = spec.batch {
             let (body, batch) = batch::body(delivery, spec, limits)?;
@@ -172,7 +172,7 @@ impl Signed {
         }
         let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).ok()?;
-        let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
+        let id = delivery.event_id?;
         Some(Signed::of(body(delivery, spec, id, &event), spec, id, delivery.time, keys))
     }
 
@@ -211,15 +211,17 @@ fn place(delivery: &Delivery) -> Option<payload::Place<'_>> {
 
 /// Both keys sign while the previous one is still valid, so that receivers can switch at any time.
 fn sign(block: &mut Vec<u8>, id: EventId, time: Millis, body: &[u8], keys: &Keys) {
-    let (id, seconds) = (id.to_string(), (time.0 / 1000).to_string());
-    let mut signatures = keys.current.sign(&id, &seconds, body);
-    if let Some((previous, _)) = keys.previous.as_ref().filter(|(_, until)| time < *until) {
-        signatures.push(' ');
-        signatures.push_str(&previous.sign(&id, &seconds, body));
-    }
-    write_header(block, "webhook-id", &id);
-    write_header(block, "webhook-timestamp", &seconds);
-    write_header(block, "webhook-signature", &signatures);
+    let seconds = (time.0 / 1000).to_string();
+    id.with_text(|id| {
+        let mut signatures = keys.current.sign(id, &seconds, body);
+        if let Some((previous, _)) = keys.previous.as_ref().filter(|(_, until)| time < *until) {
+            signatures.push(' ');
+            signatures.push_str(&previous.sign(id, &seconds, body));
+        }
+        write_header(block, "webhook-id", id);
+        write_header(block, "webhook-timestamp", &seconds);
+        write_header(block, "webhook-signature", &signatures);
+    });
 }
 
 /// A signed call to a target.
