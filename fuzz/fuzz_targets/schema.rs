@@ -94,15 +94,18 @@ fn keyword_holds(keyword: &str, argument: &Value, value: &Value) -> Option<bool>
         "type" => match argument {
             Value::String(name) => is_of(name, value),
             Value::Array(names) => {
-                let held: Option<Vec<bool>> =
-                    names.iter().map(|name| is_of(name.as_str()?, value)).collect();
+                let held: Option<Vec<bool>> = names.iter().map(|name| is_of(name.as_str()?, value)).collect();
                 Some(held?.contains(&true))
             }
             _ => None,
         },
         "required" => {
             let names: Option<Vec<&str>> = argument.as_array()?.iter().map(Value::as_str).collect();
-            Some(value.as_object().is_none_or(|members| names.iter().flatten().all(|n| members.contains_key(*n))))
+            Some(
+                value
+                    .as_object()
+                    .is_none_or(|members| names.iter().flatten().all(|n| members.contains_key(*n))),
+            )
         }
         "properties" => {
             let known = argument.as_object()?.iter();

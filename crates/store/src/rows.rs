@@ -48,15 +48,13 @@ impl Changed {
     }
 
     /// Passes every row to `f` in the order of the keys, `None` for a deleted row.
-    pub fn for_each<E>(
-        &self,
-        mut f: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), E>,
-    ) -> Result<(), E> {
+    pub fn for_each<E>(&self, mut f: impl FnMut(&[u8], Option<&[u8]>) -> Result<(), E>) -> Result<(), E> {
         let mut numbers: Vec<(&NumberKey, u64)> = self.numbers.iter().map(|(key, n)| (key, *n)).collect();
         numbers.sort_unstable();
         let mut numbers = numbers.into_iter().peekable();
         for (key, value) in &self.sorted {
-            while let Some((key, number)) = numbers.next_if(|(number_key, _)| number_key.as_slice() < &**key) {
+            while let Some((key, number)) = numbers.next_if(|(number_key, _)| number_key.as_slice() < &**key)
+            {
                 f(key, number_value(number).as_ref().map(<[u8; 8]>::as_slice))?;
             }
             f(key, value.as_deref())?;

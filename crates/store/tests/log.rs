@@ -590,7 +590,11 @@ fn a_reader_with_a_buffer_reads_the_same_records() {
     let byte = &mut [0];
     segment.file.read_at(byte, segment.offset(*at) + 12).expect("read succeeds");
     segment.file.write_at(&[byte[0] ^ 1], segment.offset(*at) + 12).expect("write succeeds");
-    assert_named(&log.reader().sequential().read(*at).expect_err("damage"), &Segment::name(segment.base), segment.offset(*at));
+    assert_named(
+        &log.reader().sequential().read(*at).expect_err("damage"),
+        &Segment::name(segment.base),
+        segment.offset(*at),
+    );
     assert!(log.drop_oldest().is_some());
     assert!(matches!(log.reader().sequential().read(written[0].0), Err(Error::Gone(_))));
 }

@@ -160,7 +160,8 @@ pub fn event(data: &[u8]) -> Event {
 pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) -> Delivery {
     let mut record = b"before".to_vec();
     event.encode(&mut record);
-    let event_id = document.spec.target.endpoint().map(|_| EventId::new(&document.namespace, &event.source, &event.id));
+    let event_id =
+        document.spec.target.endpoint().map(|_| EventId::new(&document.namespace, &event.source, &event.id));
     let event = 6..record.len();
     Delivery {
         ticket: Ticket(1),

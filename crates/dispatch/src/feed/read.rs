@@ -170,12 +170,7 @@ impl Engine {
 
     /// The encoded chunks from this one on, at least one and at most `limit`. One scan is much cheaper than a search per
     /// chunk.
-    fn feed_rows(
-        &self,
-        id: SubscriptionId,
-        from: u64,
-        limit: u64,
-    ) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
+    fn feed_rows(&self, id: SubscriptionId, from: u64, limit: u64) -> Result<Vec<(u64, Vec<u8>)>, Failure> {
         let (prefix, limit) = (rows::of_subscription(rows::FEED, id), limit.min(ROWS_AT_ONCE));
         let found = self.store.rows.scan(&prefix, &rows::feed(id, from), limit as usize)?;
         let mut chunks: Vec<(u64, Vec<u8>)> =

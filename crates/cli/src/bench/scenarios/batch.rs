@@ -47,7 +47,8 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         scenario: "batch",
         about: format!(
             "accept only: one per request on {} connections, {BATCH} on {BATCH_CONNECTIONS}, {} rounds",
-            args.connections, args.rounds()
+            args.connections,
+            args.rounds()
         ),
         table,
         goals: vec![Goal::new("batched ÷ single", ratio.median, Bound::AtLeast(3.0), range(&ratio))],

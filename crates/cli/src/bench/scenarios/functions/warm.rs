@@ -94,7 +94,11 @@ fn measure(
     let rate = |address, call: &[u8]| load::rate(address, call, connections, warm_up, window);
     let mut rates = Vec::new();
     for round in 0..args.rounds() {
-        rig.note(format!("functions: {name}, {connections} at once, round {} of {}", round + 1, args.rounds()));
+        rig.note(format!(
+            "functions: {name}, {connections} at once, round {} of {}",
+            round + 1,
+            args.rounds()
+        ));
         rates.push(Rates {
             invoke: rate(server.address, &invoke(name))?,
             bare: rate(running.address, &request("/"))?,

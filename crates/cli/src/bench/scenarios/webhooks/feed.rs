@@ -43,12 +43,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     server.clear()?;
     let (rate, cpu) = (interval(&rates), interval(&cpu_us));
     let mut table = Table::new(&["events", "events/s", "CPU µs/event", "RSS max"]);
-    table.row([
-        figure(accepted as f64),
-        figure(rate.median),
-        figure(cpu.median),
-        mebibytes(rss_max_kib),
-    ]);
+    table.row([figure(accepted as f64), figure(rate.median), figure(cpu.median), mebibytes(rss_max_kib)]);
     let detail = format!("95% interval {} to {}", figure(rate.low), figure(rate.high));
     Ok(Report {
         scenario: "webhooks-feed",

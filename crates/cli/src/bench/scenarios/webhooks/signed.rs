@@ -54,7 +54,10 @@ fn report(args: &Args, plain: &Turns, signed: &Turns) -> Report {
         scenario: "webhooks-signed",
         about: format!(
             "a signed endpoint next to a plain subscription, {} keys, {} producers, 1 KiB events, {} rounds of {} s",
-            args.keys, args.connections, args.webhook_rounds(), args.seconds
+            args.keys,
+            args.connections,
+            args.webhook_rounds(),
+            args.seconds
         ),
         table,
         goals: vec![
