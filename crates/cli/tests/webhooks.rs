@@ -141,6 +141,26 @@ fn an_endpoint_is_a_resource_like_others() {
 }
 
 #[test]
+fn an_endpoint_with_batches_and_certificates_is_created_without_a_manifest() {
+    let shell = Shell::new();
+    let create = ["webhook", "create", "partner", "--url", "https://127.0.0.1:9/"];
+    let tls = ["--client-certificate", "partner-tls", "--ca", "partner-ca/root.pem"];
+    shell.ok(&[&create[..], &["--batch", "100", "--batch-bytes", "64Ki"], &tls].concat());
+    let spec = shell.json(&["get", "webhook", "partner"])["spec"].take();
+    assert_eq!(spec["batch"], json!({"maxEvents": 100, "maxBytes": "64Ki"}));
+    let certificate = json!({"secret": "partner-tls", "certificate": "tls.crt", "privateKey": "tls.key"});
+    let ca = json!({"secret": "partner-ca", "key": "root.pem"});
+    assert_eq!(spec["tls"], json!({"clientCertificate": certificate, "ca": ca}));
+
+    let create = ["webhook", "create", "other", "--url", "https://127.0.0.1:9/"];
+    for wrong in [&["--batch-bytes", "64Ki"][..], &["--batch", "10", "--unordered"], &["--batch", "many"]] {
+        assert_eq!(shell.fails(&[&create[..], wrong].concat()).0, 2, "{wrong:?}");
+    }
+    let (code, error) = shell.fails(&[&create[..], &["--batch", "100000"]].concat());
+    assert!(code != 0 && error.contains("maxEvents"), "{error}");
+}
+
+#[test]
 fn attempts_are_listed_and_events_are_sent_again() {
     let mut shell = Shell::new();
     let receiver = Receiver::start(shell.path(), &[]);

@@ -47,8 +47,11 @@ pub fn idle_lanes(disk: Arc<dyn Disk>, document: Document, lanes: u64) -> Result
 /// Events that are accepted together.
 const BATCH: u64 = 4096;
 const WORKFLOWS: u64 = 10_000;
-/// The events are accepted within this time before `now`.
-const SPAN_MS: u64 = 3_600_000;
+const DAY_MS: u64 = 24 * 3_600_000;
+/// The events are accepted between these times before `now`: within the retention of the feed, but before the time for which
+/// ids are remembered to find duplicates. That memory is another one, which every subscription needs.
+const OLDEST_MS: u64 = 5 * DAY_MS;
+const NEWEST_MS: u64 = 2 * DAY_MS;
 
 /// Creates a folder with one webhook endpoint and this many delivered events in its feed. Returns ids of events from all
 /// parts of the feed.
@@ -58,7 +61,8 @@ pub fn retained_events(
     events: u64,
     now: Millis,
 ) -> Result<Vec<String>, Failure> {
-    let mut time = now - SPAN_MS;
+    let step_ms = (OLDEST_MS - NEWEST_MS) / events.div_ceil(BATCH);
+    let mut time = now - OLDEST_MS;
     let (mut engine, _) = Engine::open(disk, Config::default(), time, [7; 16])?;
     engine.put_subscription(document, false).map_err(|refused| Failure::State(refused.to_string()))?;
     let mut sent = 0;
@@ -66,14 +70,16 @@ pub fn retained_events(
         time = time + 1;
         engine.tick(time);
         if engine.waiting() == 0 && engine.is_accepting() {
+            time = time + step_ms.saturating_sub(1);
             let batch = sent..events.min(sent + BATCH);
             sent = batch.end;
             engine.accept(Token(sent), &Sender::default(), batch.map(|n| Ok(small_event(n))).collect());
         }
         deliver_all(&mut engine)?;
     }
+    forget_ids(&mut engine, now)?;
     engine.request_checkpoint();
-    finish(&mut engine, time)?;
+    finish(&mut engine, now)?;
     let id_of = |n: u64| EventId::new(namespace::DEFAULT, SOURCE, &small_event(n).id).to_string();
     Ok([0, events / 4, events / 2, events - 1].map(id_of).into())
 }
@@ -104,6 +110,22 @@ fn deliver_all(engine: &mut Engine) -> Result<(), Failure> {
         Some(failure) => Err(Failure::State(failure.to_string())),
         None => Ok(()),
     }
+}
+
+/// Lets the time pass until no id is remembered.
+fn forget_ids(engine: &mut Engine, now: Millis) -> Result<(), Failure> {
+    const ROUNDS_MAX: u64 = 1_000_000;
+    for n in 0..ROUNDS_MAX {
+        if engine.store.marks.is_empty() {
+            return Ok(());
+        }
+        engine.tick(now - ROUNDS_MAX + n);
+        if engine.store.marks.recent_len() > 0 {
+            engine.request_checkpoint();
+        }
+        deliver_all(engine)?;
+    }
+    Err(Failure::State("ids are remembered for longer than expected".into()))
 }
 
 /// Runs the engine's jobs until its checkpoint is complete.

@@ -12,6 +12,7 @@ use klambda_core::lane::Flag;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_core::webhook::EventId;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -26,6 +27,8 @@ pub struct Delivery {
     /// The log record that holds the event, and the event's bytes within it.
     pub record: Bytes,
     pub event: Range<usize>,
+    /// The id under which a webhook endpoint knows the event. `None` for other targets.
+    pub event_id: Option<EventId>,
     /// The events after this one in its lane that the same call of a webhook endpoint carries.
     pub following: Vec<Following>,
     /// The place in the lane; `None` for unordered events.

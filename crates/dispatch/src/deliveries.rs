@@ -153,7 +153,8 @@ impl Engine {
     fn store_calls_chunk(&mut self, id: SubscriptionId, full: Option<FullChunk>) -> Result<(), Failure> {
         let Some((chunk, row)) = full else { return Ok(()) };
         self.store.rows.put(&rows::calls(id, chunk), &row);
-        self.trim_calls(id)
+        self.limit_calls(id);
+        Ok(())
     }
 
     fn load_calls(&mut self, id: SubscriptionId) -> Result<(), Failure> {
@@ -171,24 +172,39 @@ impl Engine {
         Ok(())
     }
 
+    /// Forgets the oldest attempts beyond the limit, without reading them.
+    fn limit_calls(&mut self, id: SubscriptionId) {
+        let max = self.config.deliveries_max.max(CHUNK);
+        for _ in 0..CHUNKS_PER_ROUND {
+            match self.call_ends(id) {
+                Some(ends) if ends.count - ends.forgotten > max => self.forget_calls(id, ends.forgotten),
+                _ => return,
+            }
+        }
+    }
+
     /// Forgets the oldest attempts: those beyond the limit, and those whose records retention deleted.
     pub(crate) fn trim_calls(&mut self, id: SubscriptionId) -> Result<(), Failure> {
-        let (oldest, max) = (self.store.log.oldest(), self.config.deliveries_max);
+        self.limit_calls(id);
         for _ in 0..CHUNKS_PER_ROUND {
             let Some(ends) = self.call_ends(id).filter(|ends| ends.forgotten + CHUNK <= ends.count) else {
                 return Ok(());
             };
             let row = self.calls_chunk(id, ends.forgotten / CHUNK)?;
-            let is_gone = last_of(&row)?.is_none_or(|last| last.step < oldest);
-            if !is_gone && ends.count - ends.forgotten <= max.max(CHUNK) {
+            if last_of(&row)?.is_some_and(|last| last.step >= self.store.log.oldest()) {
                 return Ok(());
             }
-            self.store.rows.delete(&rows::calls(id, ends.forgotten / CHUNK));
-            if let Some(feed) = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.feed.as_deref_mut()) {
-                feed.calls.ends.forgotten += CHUNK;
-            }
+            self.forget_calls(id, ends.forgotten);
         }
         Ok(())
+    }
+
+    /// Forgets the chunk after this many attempts.
+    fn forget_calls(&mut self, id: SubscriptionId, before: u64) {
+        self.store.rows.delete(&rows::calls(id, before / CHUNK));
+        if let Some(feed) = self.subscriptions.get_mut(id).and_then(|s| s.on_disk.feed.as_deref_mut()) {
+            feed.calls.ends.forgotten += CHUNK;
+        }
     }
 
     fn call_ends(&self, id: SubscriptionId) -> Option<Ends> {

@@ -16,6 +16,7 @@ use crate::deliveries::Deliveries;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
+use klambda_core::event_codec::EventView;
 use klambda_core::ids::{FeedNumber, LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
 use klambda_core::planted::{self, Bug};
@@ -23,6 +24,7 @@ use klambda_core::time::Millis;
 use klambda_core::webhook::EventId;
 use klambda_core::wire::{Malformed, Reader, put_bytes, put_varint};
 use klambda_store::address::{Kept, LogAddress};
+use klambda_store::record::event_of;
 use serde::{Deserialize, Serialize};
 
 /// Entries of one row.
@@ -115,7 +117,14 @@ impl Engine {
         at: LogAddress,
     ) -> Result<Option<EventId>, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(None) };
-        let document = subscription.document.clone();
+        let document = &subscription.document;
+        // Most events have just arrived.
+        if let Some(event) = self.store.log.in_memory(at).and_then(|record| event_of(record).ok())
+            && let Ok((event_id, source)) = EventView::id_and_source(event)
+        {
+            return Ok(Some(EventId::new(&document.namespace, source, event_id)));
+        }
+        let document = document.clone();
         self.read_back(at, |_, event| EventId::new(&document.namespace, event.source(), event.id()))
     }
 
@@ -125,7 +134,7 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get_mut(id) else { return Ok(()) };
         let Some(feed) = subscription.on_disk.feed.as_deref_mut() else { return Ok(()) };
         feed.ends.count += 1;
-        rows.put(&rows::feed_id(id, entry.id), &feed.ends.count.to_be_bytes());
+        rows.put_number(&rows::feed_id(id, entry.id), feed.ends.count);
         let chunk = chunk_of(FeedNumber(feed.ends.count));
         let tail = feed.tail.get_or_insert_default();
         entry.encode(tail);
@@ -187,8 +196,7 @@ impl Engine {
     }
 
     fn feed_number(&self, id: SubscriptionId, event_id: EventId) -> Result<Option<FeedNumber>, Failure> {
-        let row = self.store.rows.get(&rows::feed_id(id, event_id))?;
-        Ok(row.and_then(|row| row.try_into().ok()).map(u64::from_be_bytes).map(FeedNumber))
+        Ok(self.store.rows.number(&rows::feed_id(id, event_id))?.map(FeedNumber))
     }
 
     pub(crate) fn feed_entry(
@@ -247,7 +255,7 @@ impl Engine {
         for (entry, number) in entries.iter().zip(before + 1..) {
             // The id may have been used again since.
             if self.feed_number(id, entry.id)? == Some(FeedNumber(number)) {
-                self.store.rows.delete(&rows::feed_id(id, entry.id));
+                self.store.rows.delete_number(&rows::feed_id(id, entry.id));
             }
         }
         self.store.rows.delete(&rows::feed(id, before / CHUNK));

@@ -4,6 +4,7 @@ use klambda_core::ids::{Position, Sequence, SubscriptionId};
 use klambda_core::webhook::EventId;
 use klambda_core::wire::put_varint;
 use klambda_store::address::LogAddress;
+use klambda_store::rows::NumberKey;
 
 pub const SUBSCRIPTION: u8 = b'S';
 pub const LANE: u8 = b'L';
@@ -116,9 +117,10 @@ pub fn calls(id: SubscriptionId, chunk: u64) -> Vec<u8> {
     key
 }
 
-pub fn feed_id(id: SubscriptionId, event: EventId) -> Vec<u8> {
-    let mut key = of_subscription(FEED_ID, id);
-    key.extend_from_slice(&event.0);
+pub fn feed_id(id: SubscriptionId, event: EventId) -> NumberKey {
+    let mut key = [FEED_ID; size_of::<NumberKey>()];
+    key[1..5].copy_from_slice(&id.0.to_be_bytes());
+    key[5..].copy_from_slice(&event.0);
     key
 }
 

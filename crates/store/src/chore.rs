@@ -129,9 +129,7 @@ fn removing_failed(
 
 fn write_rows(disk: &dyn Disk, name: &str, changed: &Changed) -> Result<Table, Error> {
     let mut writer = Writer::new(disk, name, Options { bloom: false })?;
-    for (key, value) in changed {
-        writer.add(key, value.as_deref())?;
-    }
+    changed.for_each(|key, value| writer.add(key, value))?;
     writer.finish()
 }
 

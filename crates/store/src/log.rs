@@ -13,10 +13,12 @@ mod frame;
 mod jobs;
 mod locate;
 mod reader;
+mod sequential;
 mod tail;
 
 pub use jobs::{PrepareJob, SyncJob};
 pub use reader::{Frame, LogReader};
+pub use sequential::Sequential;
 
 use frame::FrameBuffer;
 use jobs::SPARE;
@@ -391,6 +393,11 @@ impl Log {
             return Ok(body);
         }
         self.reader().read(at)
+    }
+
+    /// The body of a record that is in memory, without a copy. `None` if the record is only on disk.
+    pub fn in_memory(&self, at: LogAddress) -> Option<&[u8]> {
+        if at < self.frame.start { self.tail.body(at) } else { self.frame.body(at) }
     }
 
     /// Like `read`, but only from memory.

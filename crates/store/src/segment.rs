@@ -223,6 +223,13 @@ pub fn record_body(bytes: &[u8], at: LogAddress) -> Option<&[u8]> {
     (u32_at(header, 4) == checksum(at, body) || planted::is_on(Bug::ChecksumIgnored)).then_some(body)
 }
 
+/// The body of the record at this offset. Does not verify its checksum.
+pub fn body_at(bytes: &[u8], offset: usize) -> Option<&[u8]> {
+    let record = bytes.get(offset..)?;
+    let header: &[u8; RECORD_HEADER] = record.first_chunk()?;
+    record.get(RECORD_HEADER..RECORD_HEADER.checked_add(u32_at(header, 0) as usize)?)
+}
+
 pub fn checksum(at: LogAddress, body: &[u8]) -> u32 {
     let mut crc = crc32fast::Hasher::new();
     crc.update(&at.0.to_le_bytes());

@@ -8,7 +8,7 @@ use klambda_store::disk::Disk;
 use klambda_store::faulty_disk::{MemoryDisk, Op};
 use klambda_store::manifest::Manifest;
 use klambda_store::marks::{Identity, Mark, Marks, State};
-use klambda_store::rows::Rows;
+use klambda_store::rows::{NumberKey, Rows};
 use klambda_store::tables::TableSet;
 use std::sync::Arc;
 
@@ -125,6 +125,51 @@ fn rows_are_found_in_memory_while_they_are_written_and_in_tables() {
     assert_eq!((again.all(), again.rows.get(b"c").expect("read succeeds")), (expected.to_vec(), None));
     assert_eq!(again.manifest.checkpoint().address, LogAddress(20));
     assert_eq!((again.manifest.key(), again.files("rows-")), (KEY, 2));
+}
+
+/// The key of a row with a number.
+fn key_of(n: u64) -> NumberKey {
+    let mut key = [b'I'; size_of::<NumberKey>()];
+    // The order of the keys is not that of the numbers.
+    key[1..9].copy_from_slice(&n.wrapping_mul(0x9E37_79B9_7F4A_7C15).to_be_bytes());
+    key
+}
+
+#[test]
+fn numbers_are_found_wherever_they_are_and_sorted_among_the_other_rows() {
+    let mut folder = Folder::new();
+    let number = |folder: &Folder, n: u64| folder.rows.number(&key_of(n)).expect("read succeeds");
+    folder.rows.put(b"F", b"before");
+    folder.rows.put(b"T", b"behind");
+    (1..100).for_each(|n| folder.rows.put_number(&key_of(n), n));
+    folder.checkpoint(10);
+    folder.rows.put_number(&key_of(1), 1000);
+    folder.rows.delete_number(&key_of(2));
+    folder.rows.put_number(&key_of(3), 3000);
+    assert_eq!(folder.rows.freeze().len(), 3);
+    folder.rows.put_number(&key_of(3), 3001);
+    folder.rows.put_number(&key_of(100), 100);
+    let expected = |n: u64| match n {
+        1 => Some(1000),
+        2 | 101 => None,
+        3 => Some(3001),
+        n => Some(n),
+    };
+    for round in ["during a checkpoint", "after a failed checkpoint", "after a finished checkpoint"] {
+        for n in 1..102 {
+            assert_eq!(number(&folder, n), expected(n), "{n} {round}");
+        }
+        match round {
+            "during a checkpoint" => folder.rows.thaw(),
+            _ => folder.checkpoint(20),
+        }
+    }
+    let again = folder.reopened();
+    assert!((1..102).all(|n| number(&again, n) == expected(n)));
+    let found = again.rows.scan(b"", b"", 1000).expect("scan succeeds");
+    let keys: Vec<Vec<u8>> = found.into_iter().map(|(key, _)| key).collect();
+    assert!(keys.is_sorted() && keys.len() == 101, "{} rows", keys.len());
+    assert_eq!((keys.first(), keys.last()), (Some(&b"F".to_vec()), Some(&b"T".to_vec())));
 }
 
 #[test]

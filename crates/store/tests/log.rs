@@ -561,6 +561,44 @@ fn a_reader_beside_the_writer_sees_only_what_is_synced() {
     assert!(reader.frame(LogAddress(0)).is_err());
 }
 
+#[test]
+fn a_reader_with_a_buffer_reads_the_same_records() {
+    let disk = MemoryDisk::new();
+    let (mut log, _) = open(&disk, BEGINNING).expect("a new log");
+    let mut written = Vec::new();
+    for n in 0..400_u64 {
+        // A few records are longer than what is read at once.
+        let length = if n % 50 == 49 { 7000 } else { 40 + (n as usize * 61) % 900 };
+        let body = body(n % 2 == 0, n, length);
+        written.push((append(&mut log, &body), body));
+        log.flush().expect("flush succeeds");
+    }
+    sync(&mut log).expect("sync succeeds");
+    let mut sequential = log.reader().sequential();
+    let ways: [(usize, usize); 5] = [(1, 0), (3, 0), (37, 0), (1, 399), (391, 7)];
+    for (step, from) in ways {
+        for n in 0..written.len() {
+            let (at, body) = &written[(from + n * step) % written.len()];
+            assert_eq!(sequential.read(*at).expect("the log is intact"), body, "{at} in steps of {step}");
+        }
+    }
+    for (at, body) in written.iter().rev() {
+        assert_eq!(sequential.read(*at).expect("the log is intact"), body, "{at} backwards");
+    }
+    let segment = log.segments()[1].clone();
+    let (at, _) = written.iter().find(|(at, _)| *at > segment.start()).expect("a record");
+    let byte = &mut [0];
+    segment.file.read_at(byte, segment.offset(*at) + 12).expect("read succeeds");
+    segment.file.write_at(&[byte[0] ^ 1], segment.offset(*at) + 12).expect("write succeeds");
+    assert_named(
+        &log.reader().sequential().read(*at).expect_err("damage"),
+        &Segment::name(segment.base),
+        segment.offset(*at),
+    );
+    assert!(log.drop_oldest().is_some());
+    assert!(matches!(log.reader().sequential().read(written[0].0), Err(Error::Gone(_))));
+}
+
 /// A large frame ends before the next record. The frame of that record must fit as well.
 #[test]
 fn no_frame_ends_beyond_its_segment() {

@@ -102,6 +102,18 @@ pub struct CreateWebhook {
     /// Sign with Ed25519 instead of HMAC-SHA256
     #[arg(long)]
     pub ed25519: bool,
+    /// Send up to this many events of a workflow in one call
+    #[arg(long, value_name = "EVENTS", conflicts_with = "unordered")]
+    pub batch: Option<u32>,
+    /// Maximum size of the body of such a call, such as 256Ki [default: 1Mi]
+    #[arg(long, value_name = "SIZE", requires = "batch")]
+    pub batch_bytes: Option<String>,
+    /// Secret with the certificate that identifies this server to the endpoint (keys tls.crt and tls.key)
+    #[arg(long, value_name = "SECRET")]
+    pub client_certificate: Option<String>,
+    /// Secret with the certificates to trust instead of those of the machine [default key: ca.crt]
+    #[arg(long, value_name = "SECRET[/KEY]")]
+    pub ca: Option<String>,
 }
 
 #[derive(Debug, Args)]

@@ -34,9 +34,9 @@ pub struct Args {
     /// What to measure [default: throughput]
     #[arg(value_enum)]
     pub scenarios: Vec<Scenario>,
-    /// Alternating rounds per scenario
-    #[arg(long, default_value_t = 7, value_parser = clap::value_parser!(u32).range(1..=1000))]
-    pub rounds: u32,
+    /// Alternating rounds per scenario [default: 7, webhooks: 20]
+    #[arg(long, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: Option<u32>,
     /// Seconds measured per round, after the warm-up
     #[arg(long, default_value_t = 5.0, value_parser = positive)]
     pub seconds: f64,
@@ -160,6 +160,15 @@ fn judge(reports: &[Report], mut failed: Vec<&str>) -> anyhow::Result<()> {
 }
 
 impl Args {
+    fn rounds(&self) -> u32 {
+        self.rounds.unwrap_or(7)
+    }
+
+    /// Webhooks are judged by intervals, which need more rounds.
+    fn webhook_rounds(&self) -> u32 {
+        self.rounds.unwrap_or(20)
+    }
+
     fn warm_up(&self) -> Duration {
         Duration::from_secs_f64(self.warm_up_seconds)
     }

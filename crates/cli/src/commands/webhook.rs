@@ -86,7 +86,27 @@ fn body(args: &CreateWebhook) -> Result<Value, Usage> {
     if !headers.is_empty() {
         body["headers"] = headers.into();
     }
+    if let Some(events) = args.batch {
+        body["batch"]["maxEvents"] = events.into();
+    }
+    if let Some(size) = &args.batch_bytes {
+        body["batch"]["maxBytes"] = size.as_str().into();
+    }
+    if let Some(secret) = &args.client_certificate {
+        body["tls"]["clientCertificate"]["secret"] = secret.as_str().into();
+    }
+    if let Some(from) = &args.ca {
+        body["tls"]["ca"] = ca(from);
+    }
     Ok(body)
+}
+
+/// The server has a default for the key.
+fn ca(from: &str) -> Value {
+    match from.split_once('/') {
+        Some((secret, key)) => json!({"secret": secret, "key": key}),
+        None => json!({"secret": from}),
+    }
 }
 
 fn header(text: &str) -> Result<(String, Value), Usage> {
@@ -247,6 +267,12 @@ fn line(context: &mut Context, cells: &[String; 5]) -> anyhow::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_key_of_certificates_is_optional() {
+        assert_eq!(ca("partner-ca"), json!({"secret": "partner-ca"}));
+        assert_eq!(ca("partner-ca/root.pem"), json!({"secret": "partner-ca", "key": "root.pem"}));
+    }
 
     #[test]
     fn a_header_names_a_secret_and_a_key() {

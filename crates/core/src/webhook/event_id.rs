@@ -1,8 +1,10 @@
 //! The id under which receivers of webhooks know an event.
 
+use sha1::{Digest, Sha1};
 use std::fmt;
 use std::str::FromStr;
-use uuid::Uuid;
+use uuid::fmt::Hyphenated;
+use uuid::{Builder, Uuid};
 
 /// A version 5 UUID of namespace, source and id. The same event always has the same id, in every attempt and replay.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -16,11 +18,8 @@ const BATCHES: Uuid = Uuid::from_u128(0x0e8b_93b1_52c4_4f6d_b1a7_c94b_7b1d_3a26)
 impl EventId {
     /// Attributes of an event contain no control characters, so a line break separates them without ambiguity.
     pub fn new(namespace: &str, source: &str, id: &str) -> EventId {
-        let mut name = Vec::with_capacity(namespace.len() + source.len() + id.len() + 2);
-        for part in [namespace, "\n", source, "\n", id] {
-            name.extend_from_slice(part.as_bytes());
-        }
-        EventId(*Uuid::new_v5(&NAMESPACE, &name).as_bytes())
+        let parts = [namespace, "\n", source, "\n", id];
+        version_5(NAMESPACE, parts.iter().map(|part| part.as_bytes()))
     }
 
     /// The id of a call with these events. A retry with more events has another id, so that a receiver that compares ids
@@ -28,17 +27,31 @@ impl EventId {
     pub fn of_call(events: &[EventId]) -> EventId {
         match events {
             [event] => *event,
-            events => {
-                let name: Vec<u8> = events.iter().flat_map(|event| event.0).collect();
-                EventId(*Uuid::new_v5(&BATCHES, &name).as_bytes())
-            }
+            events => version_5(BATCHES, events.iter().map(|event| event.0.as_slice())),
         }
     }
+
+    /// Passes the id as text to `f`, without an allocation.
+    pub fn with_text<T>(self, f: impl FnOnce(&str) -> T) -> T {
+        f(Uuid::from_bytes(self.0).hyphenated().encode_lower(&mut [0; Hyphenated::LENGTH]))
+    }
+}
+
+/// A UUID of the name that consists of these parts. Every call of an endpoint needs one, so the hash uses the instructions
+/// of the processor.
+fn version_5<'a>(namespace: Uuid, parts: impl Iterator<Item = &'a [u8]>) -> EventId {
+    let mut hash = Sha1::new();
+    hash.update(namespace.as_bytes());
+    parts.for_each(|part| hash.update(part));
+    let hash: [u8; 20] = hash.finalize().into();
+    let mut bytes = [0; 16];
+    bytes.copy_from_slice(&hash[..16]);
+    EventId(*Builder::from_sha1_bytes(bytes).as_uuid().as_bytes())
 }
 
 impl fmt::Display for EventId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        Uuid::from_bytes(self.0).fmt(f)
+        self.with_text(|text| f.write_str(text))
     }
 }
 
@@ -64,6 +77,16 @@ mod tests {
             [("shop", "/orders", "2"), ("shop", "/orders/1", ""), ("sho", "p/orders", "1")]
         {
             assert_ne!(id, EventId::new(namespace, source, other));
+        }
+    }
+
+    /// The examples of RFC 9562.
+    #[test]
+    fn the_hash_is_that_of_the_specification() {
+        let domains = Uuid::from_u128(0x6ba7_b810_9dad_11d1_80b4_00c0_4fd4_30c8);
+        for parts in [&["www.example.com"][..], &["www.", "example", ".com"]] {
+            let id = version_5(domains, parts.iter().map(|part| part.as_bytes()));
+            assert_eq!(id.to_string(), "2ed6657d-e942-568b-95e1-2665a8aea6a2");
         }
     }
 

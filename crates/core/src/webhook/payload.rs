@@ -43,7 +43,9 @@ fn write_standard(
     event: &EventView<'_>,
     place: Option<&Place<'_>>,
 ) {
-    write!(out, "{{\"eventId\":\"{id}\",\"sequenceNumber\":").expect(TO_MEMORY);
+    out.extend_from_slice(b"{\"eventId\":\"");
+    id.with_text(|id| out.extend_from_slice(id.as_bytes()));
+    out.extend_from_slice(b"\",\"sequenceNumber\":");
     match place {
         Some(place) => write!(out, "{}", place.number).expect(TO_MEMORY),
         None => out.extend_from_slice(b"null"),

@@ -7,6 +7,7 @@ use klambda_core::event::{Attribute, Data, Event, Form, Value};
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_core::time::Millis;
+use klambda_core::webhook::EventId;
 use serde_json::json;
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex};
@@ -159,12 +160,15 @@ pub fn event(data: &[u8]) -> Event {
 pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) -> Delivery {
     let mut record = b"before".to_vec();
     event.encode(&mut record);
+    let event_id =
+        document.spec.target.endpoint().map(|_| EventId::new(&document.namespace, &event.source, &event.id));
     let event = 6..record.len();
     Delivery {
         ticket: Ticket(1),
         document: document.clone(),
         record: Bytes::from(record),
         event,
+        event_id,
         following: Vec::new(),
         place,
         attempt: 1,

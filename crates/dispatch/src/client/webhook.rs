@@ -163,7 +163,7 @@ pub struct Signed {
 }
 
 impl Signed {
-    /// `None` if the event cannot be decoded.
+    /// `None` if the event cannot be decoded. Then it has no id either.
     pub fn new(delivery: &Delivery, spec: &Spec, keys: &Keys) -> Option<Signed> {
         let Content { body, id, batch } = content(delivery, spec)?;
         let signed = Signed::of(body, spec, id, delivery.time, keys);
@@ -202,7 +202,7 @@ fn content(delivery: &Delivery, spec: &Spec) -> Option<Content> {
     }
     let event = delivery.record.get(delivery.event.clone()).unwrap_or_default();
     let event = EventView::decode(event).ok()?;
-    let id = EventId::new(&delivery.document.namespace, event.source(), event.id());
+    let id = delivery.event_id?;
     let mut body = Vec::with_capacity(event.data().len() + 512);
     payload::write(&mut body, &spec.payload, id, &event, place(delivery).as_ref());
     Some(Content { body, id, batch: None })
@@ -226,15 +226,17 @@ fn place(delivery: &Delivery) -> Option<payload::Place<'_>> {
 
 /// Both keys sign while the previous one is still valid, so that receivers can switch at any time.
 fn sign(block: &mut Vec<u8>, id: EventId, time: Millis, body: &[u8], keys: &Keys) {
-    let (id, seconds) = (id.to_string(), (time.0 / 1000).to_string());
-    let mut signatures = keys.current.sign(&id, &seconds, body);
-    if let Some((previous, _)) = keys.previous.as_ref().filter(|(_, until)| time < *until) {
-        signatures.push(' ');
-        signatures.push_str(&previous.sign(&id, &seconds, body));
-    }
-    write_header(block, "webhook-id", &id);
-    write_header(block, "webhook-timestamp", &seconds);
-    write_header(block, "webhook-signature", &signatures);
+    let seconds = (time.0 / 1000).to_string();
+    id.with_text(|id| {
+        let mut signatures = keys.current.sign(id, &seconds, body);
+        if let Some((previous, _)) = keys.previous.as_ref().filter(|(_, until)| time < *until) {
+            signatures.push(' ');
+            signatures.push_str(&previous.sign(id, &seconds, body));
+        }
+        write_header(block, "webhook-id", id);
+        write_header(block, "webhook-timestamp", &seconds);
+        write_header(block, "webhook-signature", &signatures);
+    });
 }
 
 /// A signed call to a target.

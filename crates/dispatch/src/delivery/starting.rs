@@ -177,17 +177,20 @@ impl Engine {
     }
 
     /// Hands out a delivery and keeps the parts of its event that are needed when the call ends.
-    fn deliver(&mut self, slot: Option<Slot>, delivery: Delivery) {
+    fn deliver(&mut self, slot: Option<Slot>, mut delivery: Delivery) {
         let mut counted_as = TypeId::default();
         let event = &delivery.record[delivery.event.clone()];
+        if delivery.document.spec.target.endpoint().is_some() {
+            delivery.event_id = receivers_id(&delivery.document.namespace, event);
+        }
         if let Ok((event_id, kind)) = EventView::id_and_kind(event) {
             counted_as = self.metrics.type_id(kind);
             if let Some(resident) = slot.and_then(|slot| self.lanes.get_mut(slot)) {
                 let current = &mut resident.before.current_id;
                 current.clear();
-                match delivery.document.spec.target.endpoint() {
+                match delivery.event_id {
                     // Receivers of webhooks know another id.
-                    Some(_) => current.push_str(&receivers_id(&delivery.document.namespace, event)),
+                    Some(id) => id.with_text(|id| current.push_str(id)),
                     None => current.push_str(event_id),
                 }
             }
@@ -272,7 +275,8 @@ impl Engine {
         let (start, _) = crate::apply::event_of(&record)?;
         let event = start..record.len();
         let (document, time) = (subscription.document.clone(), self.now);
-        Ok(Delivery { ticket, document, record, event, following: Vec::new(), place, attempt, time })
+        let (following, event_id) = (Vec::new(), None);
+        Ok(Delivery { ticket, document, record, event, event_id, following, place, attempt, time })
     }
 
     /// The event is damaged: it becomes a dead letter and is never delivered with wrong content. Other events
@@ -289,8 +293,8 @@ impl Engine {
     }
 }
 
-/// The id under which receivers of webhooks know an event. Empty if the event cannot be decoded.
-fn receivers_id(namespace: &str, event: &[u8]) -> String {
-    let identity = EventView::id_and_source(event).ok();
-    identity.map_or_else(String::new, |(id, source)| EventId::new(namespace, source, id).to_string())
+/// The id under which receivers of webhooks know an event. `None` if the event cannot be decoded.
+fn receivers_id(namespace: &str, event: &[u8]) -> Option<EventId> {
+    let (id, source) = EventView::id_and_source(event).ok()?;
+    Some(EventId::new(namespace, source, id))
 }

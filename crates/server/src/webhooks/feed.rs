@@ -88,7 +88,7 @@ pub async fn read(
         return follow::open(feed, start, opener).await;
     }
     let (page, room) = wait(&feed, start, limit, timeout, &opener).await?;
-    Ok(answer(&feed, &page, room))
+    Ok(answer(&feed, page, room))
 }
 
 fn timeout(text: &str) -> Result<Duration, String> {
@@ -159,10 +159,10 @@ pub fn permit(api: &Api) -> Result<OwnedSemaphorePermit, Problem> {
     })
 }
 
-fn answer(feed: &Feed, page: &Page, room: Room) -> Response {
+fn answer(feed: &Feed, page: Page, room: Room) -> Response {
     let next = page.next().to_string();
     if !feed.is_batch {
-        let text = [b"{\"items\":[", page.joined(), format!("],\"next\":\"{next}\"}}").as_bytes()].concat();
+        let text = page.closed(&format!("],\"next\":\"{next}\"}}"));
         let headers = [(header::CONTENT_TYPE, "application/json")];
         return (Extension(Counted), headers, Body::from(room.fill(text))).into_response();
     }
@@ -177,8 +177,7 @@ fn answer(feed: &Feed, page: &Page, room: Room) -> Response {
         workflow.unwrap_or_default()
     );
     let headers = [(header::CONTENT_TYPE, BATCH.to_owned()), (header::LINK, link)];
-    let text = [b"[", page.joined(), b"]"].concat();
-    (Extension(Counted), headers, Body::from(room.fill(text))).into_response()
+    (Extension(Counted), headers, Body::from(room.fill(page.closed("]")))).into_response()
 }
 
 #[cfg(test)]

@@ -64,6 +64,11 @@ impl FrameBuffer {
         (self.start, self.position, self.count) = (start, position, 0);
     }
 
+    /// The bytes of a record in this frame. They never left the memory, so their checksum is not verified.
+    pub fn body(&self, at: LogAddress) -> Option<&[u8]> {
+        segment::body_at(&self.bytes, usize::try_from(at.0.checked_sub(self.start.0)?).ok()?)
+    }
+
     /// The body of a record in this frame.
     pub fn record(&self, at: LogAddress) -> Option<Bytes> {
         let offset = usize::try_from(at.0.checked_sub(self.start.0)?).ok()?;

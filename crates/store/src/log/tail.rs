@@ -1,7 +1,7 @@
 //! The end of the log, cached in memory.
 
 use crate::address::LogAddress;
-use crate::segment::{self, RECORD_HEADER};
+use crate::segment;
 use bytes::Bytes;
 use std::collections::VecDeque;
 
@@ -24,11 +24,19 @@ impl Tail {
     }
 
     pub(super) fn read(&self, at: LogAddress) -> Option<Bytes> {
+        let (frame, offset) = self.find(at)?;
+        segment::body_at(frame, offset).map(|body| frame.slice_ref(body))
+    }
+
+    pub(super) fn body(&self, at: LogAddress) -> Option<&[u8]> {
+        let (frame, offset) = self.find(at)?;
+        segment::body_at(frame, offset)
+    }
+
+    /// The frame with this address, and the offset of the address in it.
+    fn find(&self, at: LogAddress) -> Option<(&Bytes, usize)> {
         let index = self.frames.partition_point(|(start, _)| *start <= at).checked_sub(1)?;
         let (start, frame) = &self.frames[index];
-        let offset = usize::try_from(at.0 - start.0).ok()?;
-        let length = segment::u32_at(frame.get(offset..offset + RECORD_HEADER)?, 0) as usize;
-        let body = offset + RECORD_HEADER;
-        (body + length <= frame.len()).then(|| frame.slice(body..body + length))
+        Some((frame, usize::try_from(at.0 - start.0).ok()?))
     }
 }

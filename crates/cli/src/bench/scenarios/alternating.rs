@@ -15,9 +15,9 @@ pub struct Rounds(Vec<Round>);
 impl Rounds {
     pub fn run(rig: &Rig, args: &Args, name: &str, plan: &Plan) -> anyhow::Result<Self> {
         let mut rounds = Vec::new();
-        for number in 1..=args.rounds {
+        for number in 1..=args.rounds() {
             for subject in &args.subjects {
-                rig.note(format!("{name}: round {number} of {}, {subject:?}", args.rounds));
+                rig.note(format!("{name}: round {number} of {}, {subject:?}", args.rounds()));
                 rounds.push(round::run(rig, *subject, plan)?);
             }
         }

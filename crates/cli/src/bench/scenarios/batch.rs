@@ -25,9 +25,9 @@ struct Turn {
 
 pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     let mut turns = Vec::new();
-    for number in 1..=args.rounds {
+    for number in 1..=args.rounds() {
         for (batch, connections) in [(1, args.connections), (BATCH, BATCH_CONNECTIONS)] {
-            rig.note(format!("batch: round {number} of {}, {batch} per request", args.rounds));
+            rig.note(format!("batch: round {number} of {}, {batch} per request", args.rounds()));
             turns.push(measure(rig, args, batch, connections)?);
         }
     }
@@ -47,7 +47,8 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         scenario: "batch",
         about: format!(
             "accept only: one per request on {} connections, {BATCH} on {BATCH_CONNECTIONS}, {} rounds",
-            args.connections, args.rounds
+            args.connections,
+            args.rounds()
         ),
         table,
         goals: vec![Goal::new("batched ÷ single", ratio.median, Bound::AtLeast(3.0), range(&ratio))],

@@ -29,7 +29,8 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         scenario: "latency",
         about: format!(
             "{RATE} events/s in an open loop, {} keys, {HOT_KEYS} of them with events queued, {} rounds",
-            args.keys, args.rounds
+            args.keys,
+            args.rounds()
         ),
         table,
         goals: goals(&rounds),

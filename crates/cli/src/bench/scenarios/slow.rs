@@ -36,8 +36,8 @@ struct Found {
 
 fn run(rig: &Rig, args: &Args, case: &Case) -> anyhow::Result<Report> {
     let mut found = Vec::new();
-    for number in 1..=args.rounds {
-        rig.note(format!("{}: round {number} of {}", case.name, args.rounds));
+    for number in 1..=args.rounds() {
+        rig.note(format!("{}: round {number} of {}", case.name, args.rounds()));
         found.push(measure(rig, args, case)?);
     }
     let share = |one: &Found| one.rate / (f64::from(case.keys) / (one.work_us / 1e6));

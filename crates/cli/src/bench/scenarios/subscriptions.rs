@@ -22,7 +22,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     let mut crowded = Turns::start(rig, "klambda-crowded")?;
     subscribe_others(&crowded.klambda, args.subscriptions.saturating_sub(1))
         .context("creating the other subscriptions")?;
-    compare(rig, "subscriptions", args.rounds, &plan, [&mut alone, &mut crowded])?;
+    compare(rig, "subscriptions", args.rounds(), &plan, [&mut alone, &mut crowded])?;
     let ratio = crowded.rate_share(&alone);
     let mut table = Table::new(&["subscriptions", "events/s", "RSS max"]);
     let mut total = Faults::default();

@@ -25,7 +25,10 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         scenario: "throughput",
         about: format!(
             "{} keys, an instant target, {} producers, 1 KiB events, {} rounds of {} s each",
-            args.keys, args.connections, args.rounds, args.seconds
+            args.keys,
+            args.connections,
+            args.rounds(),
+            args.seconds
         ),
         table: rounds.table(args),
         goals: goals(&rounds),

@@ -21,6 +21,8 @@ const LOOK: Duration = Duration::from_millis(20);
 /// The minimum time between two reads of the feed without events.
 const READ_EVERY: Duration = Duration::from_millis(100);
 const STREAM_LIMIT: usize = 500;
+/// Enough for the line with a cursor, and the ends of lines.
+const CURSOR_BYTES: usize = 64;
 
 /// Reads a feed whenever the log has grown.
 pub struct Follower<'a> {
@@ -99,7 +101,7 @@ async fn follow(feed: &Feed, start: Start, chunks: &ChunkSender) -> Option<()> {
 }
 
 async fn send(page: &Page, room: Room, chunks: &ChunkSender) -> Option<()> {
-    let mut text = Vec::with_capacity(page.joined().len() + 64);
+    let mut text = Vec::with_capacity(page.items().map(|(_, event)| event.len() + CURSOR_BYTES).sum());
     for (cursor, event) in page.items() {
         text.extend_from_slice(format!("id: {cursor}\ndata: ").as_bytes());
         text.extend_from_slice(event);

@@ -14,11 +14,14 @@ use klambda_dispatch::feed::{FeedEntry, FeedItem, FeedPage, Unavailable};
 use klambda_dispatch::history::History;
 use klambda_dispatch::operate::Refused;
 use klambda_store::log;
-use klambda_store::record::Record;
+use klambda_store::record::event_of;
 use std::ops::Range;
 
 /// A page ends here, however many events were requested. One event may be longer.
 const PAGE_BYTES: usize = 1 << 20;
+/// Memory for a page in advance: for an event of usual size, and for all of them with some more for the last one.
+const EVENT_BYTES: usize = 2 << 10;
+const PAGE_BYTES_FULL: usize = PAGE_BYTES + (64 << 10);
 /// How often a page is read again if retention moves its events meanwhile.
 const TRIES: usize = 3;
 
@@ -31,9 +34,10 @@ pub struct Feed {
     pub is_batch: bool,
 }
 
-/// Events of a feed as text, separated by commas.
+/// Events of a feed as text.
 #[derive(Debug)]
 pub struct Page {
+    /// The beginning of the answer: what stands before the events, then the events, separated by commas.
     text: Vec<u8>,
     items: Vec<(FeedNumber, Range<usize>)>,
     next: Cursor,
@@ -42,8 +46,10 @@ pub struct Page {
 }
 
 impl Page {
-    pub fn joined(&self) -> &[u8] {
-        &self.text
+    /// The whole answer, without another copy of the events.
+    pub fn closed(mut self, end: &str) -> Vec<u8> {
+        self.text.extend_from_slice(end.as_bytes());
+        self.text
     }
 
     pub fn is_empty(&self) -> bool {
@@ -68,6 +74,8 @@ struct Places {
     feed: SubscriptionId,
     payload: Payload,
     page: FeedPage,
+    /// What stands before the events.
+    open: &'static str,
 }
 
 impl Feed {
@@ -102,7 +110,8 @@ impl Feed {
         if self.is_batch {
             payload.form = PayloadForm::CloudEvents;
         }
-        Ok(Places { feed, payload, page: page.map_err(unavailable)? })
+        let open = if self.is_batch { "[" } else { "{\"items\":[" };
+        Ok(Places { feed, payload, page: page.map_err(unavailable)?, open })
     }
 }
 
@@ -123,9 +132,12 @@ fn unavailable(why: Unavailable) -> Problem {
 }
 
 fn render(history: &History, places: Places) -> Result<Option<Page>, Problem> {
-    let Places { feed, payload, page } = places;
+    let Places { feed, payload, page, open } = places;
     let next = Cursor { feed, number: page.up_to };
-    let mut rendered = Page { text: Vec::new(), items: Vec::new(), next, more: page.more };
+    let mut text = Vec::with_capacity(open.len() + (page.items.len() * EVENT_BYTES).min(PAGE_BYTES_FULL));
+    text.extend_from_slice(open.as_bytes());
+    let mut rendered = Page { text, items: Vec::with_capacity(page.items.len()), next, more: page.more };
+    let mut records = history.reader().sequential();
     for FeedItem { number, entry, located } in &page.items {
         if rendered.text.len() >= PAGE_BYTES {
             // The entry before this one is the last that the client gets.
@@ -133,26 +145,23 @@ fn render(history: &History, places: Places) -> Result<Option<Page>, Problem> {
             rendered.more = true;
             break;
         }
-        let record = match history.reader().read(*located) {
+        let record = match records.read(*located) {
             Ok(record) => record,
             Err(log::Error::Gone(_)) => return Ok(None),
             Err(error) => return Err(unreadable(&error)),
         };
-        if !rendered.text.is_empty() {
+        if !rendered.items.is_empty() {
             rendered.text.push(b',');
         }
         let begin = rendered.text.len();
-        write(&mut rendered.text, &payload, entry, &record)?;
+        write(&mut rendered.text, &payload, entry, record)?;
         rendered.items.push((*number, begin..rendered.text.len()));
     }
     Ok(Some(rendered))
 }
 
 fn write(out: &mut Vec<u8>, payload: &Payload, entry: &FeedEntry, record: &[u8]) -> Result<(), Problem> {
-    let event = match Record::decode(record).map_err(|error| unreadable(&error))? {
-        Record::Event { event, .. } | Record::Kept { event, .. } => event,
-        _ => return Err(Problem::internal("the log has no event where the feed expects it")),
-    };
+    let event = event_of(record).map_err(|error| unreadable(&error))?;
     let view = EventView::decode(event).map_err(|error| unreadable(&error))?;
     payload::write(out, payload, entry.id, &view, place(entry).as_ref());
     Ok(())

@@ -62,7 +62,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     server.clear()?;
     Ok(Report {
         scenario: "functions-warm",
-        about: format!("hello that runs, medians of {} rounds in turn{left_out}", args.rounds),
+        about: format!("hello that runs, medians of {} rounds in turn{left_out}", args.rounds()),
         table,
         goals,
         faults: Faults::default(),
@@ -93,8 +93,12 @@ fn measure(
     let (warm_up, window) = (args.turn() / 2, args.turn());
     let rate = |address, call: &[u8]| load::rate(address, call, connections, warm_up, window);
     let mut rates = Vec::new();
-    for round in 0..args.rounds {
-        rig.note(format!("functions: {name}, {connections} at once, round {} of {}", round + 1, args.rounds));
+    for round in 0..args.rounds() {
+        rig.note(format!(
+            "functions: {name}, {connections} at once, round {} of {}",
+            round + 1,
+            args.rounds()
+        ));
         rates.push(Rates {
             invoke: rate(server.address, &invoke(name))?,
             bare: rate(running.address, &request("/"))?,

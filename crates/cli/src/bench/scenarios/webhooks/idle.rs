@@ -21,7 +21,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     subscriptions::compare(
         rig,
         "webhooks-idle",
-        args.rounds,
+        args.webhook_rounds(),
         &throughput::plan(args),
         [&mut alone, &mut crowded],
     )?;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
-use anyhow::anyhow;
+use anyhow::{anyhow, bail};
 use klambda_core::time::Millis;
 use klambda_core::webhook::Document;
 use klambda_dispatch::benchmark_data::retained_events;
@@ -17,6 +17,10 @@ use crate::bench::{Args, interrupt, usage};
 
 /// What counts as nothing: noise of the allocator between two starts.
 const NOTHING_MIB: f64 = 2.0;
+
+/// A server that uses less CPU than this in a second is at rest.
+const REST_US: u64 = 20_000;
+const REST_WITHIN_S: u32 = 300;
 
 /// The memory of a server.
 struct Memory {
@@ -51,6 +55,18 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     })
 }
 
+/// Waits until the server has merged its tables, which may take a while after the start.
+fn rest(pid: u32) -> anyhow::Result<()> {
+    for _ in 0..REST_WITHIN_S {
+        let before_us = usage::cpu_us(pid)?;
+        interrupt::sleep(Duration::from_secs(1))?;
+        if usage::cpu_us(pid)? - before_us <= REST_US {
+            return Ok(());
+        }
+    }
+    bail!("the server is busy {REST_WITHIN_S} seconds after its start")
+}
+
 /// Starts a server on a folder with these events.
 fn measure(rig: &Rig, events: u64) -> anyhow::Result<Memory> {
     let folder = rig.fresh_folder("klambda")?;
@@ -61,10 +77,11 @@ fn measure(rig: &Rig, events: u64) -> anyhow::Result<Memory> {
     let disk = Arc::new(RealDisk::open(&folder)?);
     let sought = retained_events(disk, document.subscription(), events, now)?;
     let (server, klambda) = rig.klambda_in(folder)?;
-    interrupt::sleep(Duration::from_secs(1))?;
+    rest(server.child.pid())?;
     let rest_kib = usage::rss_kib(server.child.pid())?;
+    let mut page = Vec::new();
     for since in sought {
-        klambda.feed_page("bench", &since)?;
+        klambda.feed_page("bench", &since, &mut page)?;
     }
     let read_kib = usage::rss_kib(server.child.pid())?;
     server.clear()?;

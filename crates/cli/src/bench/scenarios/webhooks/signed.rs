@@ -22,8 +22,8 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         let url = format!("http://{}/", sink.address);
         klambda.put_endpoint(&endpoint("bench", &url, plan.concurrency, &json!([])))
     };
-    for number in 1..=args.rounds {
-        rig.note(format!("webhooks-signed: round {number} of {}", args.rounds));
+    for number in 1..=args.webhook_rounds() {
+        rig.note(format!("webhooks-signed: round {number} of {}", args.webhook_rounds()));
         // Neither always comes first.
         if number.is_multiple_of(2) {
             plain.turn(rig, &plan, subscribe)?;
@@ -54,7 +54,10 @@ fn report(args: &Args, plain: &Turns, signed: &Turns) -> Report {
         scenario: "webhooks-signed",
         about: format!(
             "a signed endpoint next to a plain subscription, {} keys, {} producers, 1 KiB events, {} rounds of {} s",
-            args.keys, args.connections, args.rounds, args.seconds
+            args.keys,
+            args.connections,
+            args.webhook_rounds(),
+            args.seconds
         ),
         table,
         goals: vec![
