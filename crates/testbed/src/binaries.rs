@@ -30,7 +30,10 @@ pub const KUBERNETES: Module = Module {
 };
 pub const KNATIVE: Module = Module {
     name: "knative",
-    programs: &[("webhook", "knative.dev/serving/cmd/webhook"), ("controller", "knative.dev/serving/cmd/controller")],
+    programs: &[
+        ("webhook", "knative.dev/serving/cmd/webhook"),
+        ("controller", "knative.dev/serving/cmd/controller"),
+    ],
 };
 pub const KWOK: Module = Module { name: "kwok", programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] };
 
@@ -47,7 +50,9 @@ impl Module {
     pub fn cache(&self) -> Result<PathBuf> {
         let mut hash = Sha256::new();
         let mut files: Vec<PathBuf> = Vec::new();
-        for entry in fs::read_dir(self.source()).with_context(|| format!("reading {}", self.source().display()))? {
+        for entry in
+            fs::read_dir(self.source()).with_context(|| format!("reading {}", self.source().display()))?
+        {
             files.push(entry?.path());
         }
         files.sort();
@@ -67,9 +72,12 @@ impl Module {
     pub fn version(&self, required: &str) -> Result<String> {
         let file = self.source().join("go.mod");
         let text = fs::read_to_string(&file).with_context(|| format!("reading {}", file.display()))?;
-        let mut words = text.lines().map(|line| line.trim().trim_start_matches("require ").split_whitespace());
+        let mut words =
+            text.lines().map(|line| line.trim().trim_start_matches("require ").split_whitespace());
         words
-            .find_map(|mut line| (line.next() == Some(required)).then(|| line.next().map(str::to_owned)).flatten())
+            .find_map(|mut line| {
+                (line.next() == Some(required)).then(|| line.next().map(str::to_owned)).flatten()
+            })
             .with_context(|| format!("{} does not require {required}", file.display()))
     }
 
@@ -78,7 +86,9 @@ impl Module {
         let output = self.go().args(["mod", "download", "-json", required]).output().context(NO_GO)?;
         let answer: serde_json::Value = serde_json::from_slice(&output.stdout)
             .with_context(|| format!("go mod download: {}", String::from_utf8_lossy(&output.stderr)))?;
-        let folder = answer["Dir"].as_str().with_context(|| format!("{required} could not be downloaded: {answer}"))?;
+        let folder = answer["Dir"]
+            .as_str()
+            .with_context(|| format!("{required} could not be downloaded: {answer}"))?;
         Ok(PathBuf::from(folder))
     }
 
@@ -117,14 +127,21 @@ impl Module {
         }
         let version = self.version("k8s.io/kubernetes")?;
         let mut parts = version.trim_start_matches('v').split('.');
-        let (Some(major), Some(minor)) = (parts.next(), parts.next()) else { bail!("unexpected version {version}") };
+        let (Some(major), Some(minor)) = (parts.next(), parts.next()) else {
+            bail!("unexpected version {version}")
+        };
         let package = "k8s.io/component-base/version";
-        Ok(format!("-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"))
+        Ok(format!(
+            "-X {package}.gitVersion={version} -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"
+        ))
     }
 
     fn go(&self) -> Command {
         let mut command = Command::new("go");
-        command.current_dir(self.source()).env("CGO_ENABLED", "0").env("GOFLAGS", "-mod=readonly -buildvcs=false");
+        command
+            .current_dir(self.source())
+            .env("CGO_ENABLED", "0")
+            .env("GOFLAGS", "-mod=readonly -buildvcs=false");
         command
     }
 }
@@ -178,7 +195,8 @@ mod tests {
 
     #[test]
     fn modules_have_folders_of_their_own() {
-        let folders: Vec<PathBuf> = CONTROL_PLANE.iter().map(|module| module.cache().expect("a folder")).collect();
+        let folders: Vec<PathBuf> =
+            CONTROL_PLANE.iter().map(|module| module.cache().expect("a folder")).collect();
         assert!(folders.iter().all(|folder| folders.iter().filter(|other| *other == folder).count() == 1));
     }
 }

@@ -1,7 +1,9 @@
 //! The certificates of a control plane: one authority, a server certificate, and a client certificate per user.
 
 use anyhow::{Context, Result};
-use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair};
+use rcgen::{
+    BasicConstraints, CertificateParams, CertifiedIssuer, DnType, ExtendedKeyUsagePurpose, IsCa, KeyPair,
+};
 use std::path::Path;
 
 /// A user of the API server, as its client certificate names it.
@@ -32,7 +34,8 @@ impl Authority {
 
     /// A certificate for a server that is reached under these names and addresses.
     pub fn server(&self, names: &[&str]) -> Result<Pair> {
-        let mut params = CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
+        let mut params =
+            CertificateParams::new(names.iter().map(|name| (*name).to_owned()).collect::<Vec<_>>())?;
         params.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth];
         self.sign(&params)
     }
@@ -57,9 +60,11 @@ impl Pair {
     }
 }
 
-/// A key that signs tokens of service accounts, as PEM.
-pub fn token_key() -> Result<String> {
-    Ok(KeyPair::generate()?.serialize_pem())
+/// Writes the key that signs tokens of service accounts: `tokens.key` and `tokens.pub`.
+pub fn write_token_key(folder: &Path) -> Result<()> {
+    let key = KeyPair::generate()?;
+    write(&folder.join("tokens.key"), &key.serialize_pem())?;
+    write(&folder.join("tokens.pub"), &key.public_key_pem())
 }
 
 pub fn write(file: &Path, text: &str) -> Result<()> {

@@ -20,7 +20,12 @@ const CRD_FILES: [(&str, &[&str]); 3] = [
     ("knative.dev/serving", &["config/core/300-resources/"]),
     (
         "knative.dev/networking",
-        &["config/certificate.yaml", "config/domain-claim.yaml", "config/ingress.yaml", "config/serverlessservice.yaml"],
+        &[
+            "config/certificate.yaml",
+            "config/domain-claim.yaml",
+            "config/ingress.yaml",
+            "config/serverlessservice.yaml",
+        ],
     ),
     ("knative.dev/caching", &["config/image.yaml"]),
 ];
@@ -153,6 +158,7 @@ fn write_list(file: &Path, items: Vec<Value>) -> Result<()> {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     // Several tests may start at once: a file is complete or not there.
     let partial = file.with_extension(format!("partial-{}", std::process::id()));
-    fs::write(&partial, serde_json::to_vec(&list)?).with_context(|| format!("writing {}", partial.display()))?;
+    fs::write(&partial, serde_json::to_vec(&list)?)
+        .with_context(|| format!("writing {}", partial.display()))?;
     fs::rename(&partial, file).with_context(|| format!("writing {}", file.display()))
 }

@@ -1,13 +1,13 @@
 //! A running control plane: etcd, the API server, its controllers, and Knative Serving's webhook and controller.
 
+use crate::arguments;
 use crate::binaries::{self, CONTROL_PLANE, ETCD, KNATIVE, KUBERNETES, KWOK, cluster_folder};
-use crate::certificates::{Authority, User, token_key, write};
-use crate::knative;
 use crate::slot::{Place, Slot};
+use crate::template::Template;
 use anyhow::{Context, Result, bail, ensure};
 use serde_json::json;
-use std::collections::BTreeSet;
 use std::fs::{self, File};
+use std::io::Write;
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -18,8 +18,10 @@ use std::time::{Duration, Instant};
 /// A start takes 15 s at most on an idle machine. Busy machines get more time.
 const START_LIMIT: Duration = Duration::from_secs(180);
 const POLL: Duration = Duration::from_millis(100);
-const CLUSTER_ADDRESSES: &str = "10.96.0.0/16";
-const NODE: &str = r#"{"apiVersion": "v1", "kind": "Node", "metadata": {"name": "node-0", "labels": {"kubernetes.io/os": "linux", "kubernetes.io/hostname": "node-0"}}}"#;
+/// Kinds that kwok plays. It starts only when the API server serves them.
+const PLAYED: &str = "podautoscalers.autoscaling.internal.knative.dev,ingresses.networking.internal.knative.dev,\
+                      brokers.eventing.knative.dev,triggers.eventing.knative.dev,exchanges.rabbitmq.com,\
+                      queues.rabbitmq.com,bindings.rabbitmq.com,policies.rabbitmq.com";
 /// A Service that Knative's webhook accepts, to see that it judges.
 const PROBE: &str = r#"{"apiVersion": "serving.knative.dev/v1", "kind": "Service", "metadata": {"name": "probe", "namespace": "default"}, "spec": {"template": {"spec": {"containers": [{"image": "registry.test/probe:1"}]}}}}"#;
 
@@ -43,12 +45,39 @@ impl ControlPlane {
     /// Starts a control plane. Programs that the cache lacks are built first, which takes minutes.
     pub fn start() -> Result<Self> {
         binaries::build(&CONTROL_PLANE)?;
-        let slot = Slot::take()?;
-        let kubectl = KUBERNETES.program("kubectl")?;
-        let mut plane = Self { slot, kubectl, processes: Vec::new(), started: Instant::now() };
+        let template = Template::current()?;
+        if !template.exists() {
+            Self::make(&template)?;
+        }
+        let mut plane = Self::new()?;
+        template.restore(&arguments::etcd_folder(plane.place()))?;
         plane.start_kubernetes()?;
         plane.start_knative()?;
         Ok(plane)
+    }
+
+    fn new() -> Result<Self> {
+        let (slot, kubectl) = (Slot::take()?, KUBERNETES.program("kubectl")?);
+        Ok(Self { slot, kubectl, processes: Vec::new(), started: Instant::now() })
+    }
+
+    /// Makes the template with a control plane of its own.
+    fn make(template: &Template) -> Result<()> {
+        let mut plane = Self::new()?;
+        plane.start_kubernetes()?;
+        plane.apply(&template.definitions, None)?;
+        plane.kubectl_run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], None)?;
+        plane.apply(std::slice::from_ref(&template.objects), None)?;
+        plane.apply(&[], Some(template.node))?;
+        // The rights of Knative's service account are collected by the controller manager.
+        let rights = ["get", "clusterrole", "knative-serving-admin", "-o", "jsonpath={.rules[0].verbs[0]}"];
+        plane.wait_for_output("the role of Knative's controllers", &rights)?;
+        plane.wait_for_output(
+            "the default service account",
+            &["get", "serviceaccount", "default", "-o", "name"],
+        )?;
+        plane.kill()?;
+        template.save(&arguments::etcd_folder(plane.place()))
     }
 
     /// The control plane that all tests of this process share. It ends when the process ends.
@@ -58,11 +87,21 @@ impl ControlPlane {
 
     /// A kubeconfig with all rights.
     pub fn kubeconfig(&self) -> PathBuf {
-        kubeconfig(self.slot.place())
+        kubeconfig(self.place())
     }
 
     pub fn kubectl(&self) -> &Path {
         &self.kubectl
+    }
+
+    /// Writes a kubeconfig with exactly the rights of a service account, and returns its path.
+    pub fn kubeconfig_of_service_account(&self, namespace: &str, name: &str) -> Result<PathBuf> {
+        let token = self.kubectl_run(&["create", "token", name, "-n", namespace, "--duration=24h"], None)?;
+        arguments::write_kubeconfig(
+            self.place(),
+            &format!("{namespace}-{name}"),
+            &json!({"token": token.trim()}),
+        )
     }
 
     /// `kubectl` with all rights on this control plane.
@@ -74,7 +113,7 @@ impl ControlPlane {
 
     /// The address on which this machine is reached from the control plane. Webhooks under test listen here.
     pub fn machine(&self) -> Ipv4Addr {
-        self.slot.place().machine()
+        self.place().machine()
     }
 
     pub fn place(&self) -> Place {
@@ -87,38 +126,47 @@ impl ControlPlane {
     }
 
     fn start_kubernetes(&mut self) -> Result<()> {
-        let place = self.slot.place();
-        let keys = write_keys(place)?;
-        self.spawn("etcd", &ETCD.program("etcd")?, &etcd(place), &[])?;
-        self.spawn("kube-apiserver", &KUBERNETES.program("kube-apiserver")?, &api_server(place, &keys), &[])?;
+        let place = self.place();
+        let keys = arguments::write_keys(place)?;
+        self.spawn("etcd", &ETCD.program("etcd")?, &arguments::etcd(place), &[])?;
+        let server = arguments::api_server(place, &keys);
+        self.spawn("kube-apiserver", &KUBERNETES.program("kube-apiserver")?, &server, &[])?;
         self.wait("the API server", &["get", "--raw", "/readyz"], None)?;
-        let manager = controller_manager(place, &keys);
-        self.spawn("kube-controller-manager", &KUBERNETES.program("kube-controller-manager")?, &manager, &[])?;
-        let scheduler = kubeconfig_of(place, "scheduler");
-        let scheduler = [format!("--kubeconfig={scheduler}"), "--leader-elect=false".into(), "--secure-port=0".into()];
-        self.spawn("kube-scheduler", &KUBERNETES.program("kube-scheduler")?, &scheduler, &[])
+        let manager = arguments::controller_manager(place, &keys);
+        self.spawn(
+            "kube-controller-manager",
+            &KUBERNETES.program("kube-controller-manager")?,
+            &manager,
+            &[],
+        )?;
+        self.spawn(
+            "kube-scheduler",
+            &KUBERNETES.program("kube-scheduler")?,
+            &arguments::scheduler(place),
+            &[],
+        )
     }
 
     fn start_knative(&mut self) -> Result<()> {
-        let (definitions, objects) = knative::manifests()?;
-        let mut files = vec![definitions];
-        files.extend(other_definitions()?);
-        self.apply(&files, None)?;
-        self.kubectl_run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], None)?;
-        let stages = cluster_folder().join("stages.yaml");
-        self.spawn("kwok", &KWOK.program("kwok")?, &kwok(self.slot.place(), &stages), &[])?;
-        self.apply(&[objects], None)?;
-        self.apply(&[], Some(NODE))?;
-        // The rights of Knative's service account are collected by the controller manager.
-        let rights = ["get", "clusterrole", "knative-serving-admin", "-o", "jsonpath={.rules[0].verbs[0]}"];
-        self.wait_for_output("the rights of Knative's controllers", &rights)?;
+        let place = self.place();
         for (name, ports) in [("webhook", ["443", "8008", "9090"]), ("controller", ["", "8009", "9091"])] {
-            self.spawn(name, &KNATIVE.program(name)?, &[], &knative_environment(self.slot.place(), name, ports))?;
+            let variables = arguments::knative_environment(place, name, ports);
+            self.spawn(name, &KNATIVE.program(name)?, &[], &variables)?;
         }
-        self.wait_for_output("the default service account", &["get", "serviceaccount", "default", "-o", "name"])?;
+        self.wait("the definitions", &["get", PLAYED, "--all-namespaces"], None)?;
+        let stages = cluster_folder().join("stages.yaml");
+        self.spawn("kwok", &KWOK.program("kwok")?, &arguments::kwok(place, &stages), &[])?;
         self.wait("Knative's webhook", &["create", "--dry-run=server", "-f", "-"], Some(PROBE))?;
-        let node = ["wait", "--for=condition=Ready", "node/node-0", "--timeout=60s"];
-        self.kubectl_run(&node, None).map(drop)
+        self.kubectl_run(&["wait", "--for=condition=Ready", "node/node-0", "--timeout=60s"], None).map(drop)
+    }
+
+    /// Ends all processes and waits for them.
+    fn kill(&mut self) -> Result<()> {
+        while let Some(mut process) = self.processes.pop() {
+            process.child.kill().with_context(|| format!("ending {}", process.name))?;
+            process.child.wait().with_context(|| format!("waiting for {}", process.name))?;
+        }
+        Ok(())
     }
 
     fn apply(&self, files: &[PathBuf], text: Option<&str>) -> Result<()> {
@@ -133,10 +181,16 @@ impl ControlPlane {
         self.kubectl_run(&arguments, text).map(drop)
     }
 
-    fn spawn(&mut self, name: &'static str, program: &Path, arguments: &[String], variables: &[(&str, String)]) -> Result<()> {
-        let log = self.slot.place().folder().join(format!("{name}.log"));
+    fn spawn(
+        &mut self,
+        name: &'static str,
+        program: &Path,
+        arguments: &[String],
+        variables: &[(&str, String)],
+    ) -> Result<()> {
+        let log = self.place().folder().join(format!("{name}.log"));
         let file = File::create(&log).with_context(|| format!("creating {}", log.display()))?;
-        let mut command = self.slot.place().command(program);
+        let mut command = self.place().command(program);
         command.args(arguments).envs(variables.iter().map(|(key, value)| (key, value)));
         command.stdin(Stdio::null()).stdout(file.try_clone()?).stderr(file);
         let child = command.spawn().with_context(|| format!("starting {name}"))?;
@@ -164,7 +218,11 @@ impl ControlPlane {
             self.check_processes()?;
             if self.started.elapsed() > START_LIMIT {
                 let logs: Vec<String> = self.processes.iter().map(Process::last_lines).collect();
-                bail!("{what} is not ready after {} s: {error:#}\n{}", START_LIMIT.as_secs(), logs.join("\n"));
+                bail!(
+                    "{what} is not ready after {} s: {error:#}\n{}",
+                    START_LIMIT.as_secs(),
+                    logs.join("\n")
+                );
             }
             sleep(POLL);
         }
@@ -197,7 +255,6 @@ impl Process {
 
 /// Runs a command with the text as its input and returns its output. Its messages become the error.
 pub fn run(mut command: Command, text: Option<&str>) -> Result<String> {
-    use std::io::Write;
     command.stdin(if text.is_some() { Stdio::piped() } else { Stdio::null() });
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().context("starting")?;
     if let (Some(text), Some(mut input)) = (text, child.stdin.take()) {
@@ -212,149 +269,5 @@ pub fn run(mut command: Command, text: Option<&str>) -> Result<String> {
 
 /// The kubeconfig with all rights of the control plane at this place.
 pub fn kubeconfig(place: Place) -> PathBuf {
-    place.folder().join("admin.kubeconfig")
-}
-
-fn kubeconfig_of(place: Place, user: &str) -> String {
-    place.folder().join(format!("{user}.kubeconfig")).display().to_string()
-}
-
-/// Users with a kubeconfig. Knative's processes have exactly the rights of their service account.
-const USERS: [(&str, User<'_>); 4] = [
-    ("admin", User { name: "admin", group: Some("system:masters") }),
-    ("controller-manager", User { name: "system:kube-controller-manager", group: None }),
-    ("scheduler", User { name: "system:kube-scheduler", group: None }),
-    ("knative", User { name: "system:serviceaccount:knative-serving:controller", group: Some("system:serviceaccounts") }),
-];
-
-/// Writes keys, certificates and kubeconfigs, and returns the folder of the keys.
-fn write_keys(place: Place) -> Result<PathBuf> {
-    let folder = place.folder().join("keys");
-    fs::create_dir(&folder).with_context(|| format!("creating {}", folder.display()))?;
-    let authority = Authority::new()?;
-    write(&folder.join("ca.crt"), &authority.pem())?;
-    let address = place.address().to_string();
-    let names = ["localhost", "127.0.0.1", &address, "10.96.0.1", "kubernetes.default", "kubernetes.default.svc"];
-    authority.server(&names)?.write(&folder, "server")?;
-    write(&folder.join("tokens.key"), &token_key()?)?;
-    for (file, user) in USERS {
-        authority.client(user)?.write(&folder, file)?;
-        let keys = folder.display();
-        let config = json!({
-            "apiVersion": "v1", "kind": "Config", "current-context": "testbed",
-            "clusters": [{"name": "testbed", "cluster": {
-                "server": format!("https://{address}:6443"), "certificate-authority": format!("{keys}/ca.crt")}}],
-            "users": [{"name": file, "user": {
-                "client-certificate": format!("{keys}/{file}.crt"), "client-key": format!("{keys}/{file}.key")}}],
-            "contexts": [{"name": "testbed", "context": {"cluster": "testbed", "user": file}}],
-        });
-        write(Path::new(&kubeconfig_of(place, file)), &serde_json::to_string_pretty(&config)?)?;
-    }
-    Ok(folder)
-}
-
-fn etcd(place: Place) -> Vec<String> {
-    let (client, peer) = ("http://127.0.0.1:2379", "http://127.0.0.1:2380");
-    vec![
-        format!("--data-dir={}", place.folder().join("etcd").display()),
-        format!("--listen-client-urls={client}"),
-        format!("--advertise-client-urls={client}"),
-        format!("--listen-peer-urls={peer}"),
-        format!("--initial-advertise-peer-urls={peer}"),
-        format!("--initial-cluster=default={peer}"),
-        // What is stored ends with the tests.
-        "--unsafe-no-fsync".into(),
-        "--log-level=warn".into(),
-    ]
-}
-
-fn api_server(place: Place, keys: &Path) -> Vec<String> {
-    let (keys, address) = (keys.display(), place.address());
-    vec![
-        "--etcd-servers=http://127.0.0.1:2379".into(),
-        "--secure-port=6443".into(),
-        format!("--bind-address={address}"),
-        format!("--advertise-address={address}"),
-        format!("--client-ca-file={keys}/ca.crt"),
-        format!("--tls-cert-file={keys}/server.crt"),
-        format!("--tls-private-key-file={keys}/server.key"),
-        "--service-account-issuer=https://kubernetes.default.svc".into(),
-        format!("--service-account-key-file={keys}/tokens.key"),
-        format!("--service-account-signing-key-file={keys}/tokens.key"),
-        "--authorization-mode=RBAC".into(),
-        format!("--service-cluster-ip-range={CLUSTER_ADDRESSES}"),
-        "--allow-privileged=true".into(),
-        "--endpoint-reconciler-type=none".into(),
-        // No kubelet sends heartbeats, so no controller would remove the taint of a new node.
-        "--disable-admission-plugins=TaintNodesByCondition".into(),
-    ]
-}
-
-fn controller_manager(place: Place, keys: &Path) -> Vec<String> {
-    // Controllers of clouds, and those that need heartbeats of a real node.
-    let off = "nodeipam,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller,\
-               -node-lifecycle-controller,-taint-eviction-controller";
-    vec![
-        format!("--kubeconfig={}", kubeconfig_of(place, "controller-manager")),
-        format!("--service-account-private-key-file={}/tokens.key", keys.display()),
-        format!("--root-ca-file={}/ca.crt", keys.display()),
-        "--use-service-account-credentials=true".into(),
-        "--leader-elect=false".into(),
-        "--secure-port=0".into(),
-        format!("--controllers=*,-{off}"),
-    ]
-}
-
-fn kwok(place: Place, stages: &Path) -> Vec<String> {
-    vec![
-        format!("--kubeconfig={}", kubeconfig_of(place, "admin")),
-        format!("--config={}", stages.display()),
-        "--manage-all-nodes=true".into(),
-        "--cidr=10.244.0.1/16".into(),
-        "--node-ip=10.243.0.1".into(),
-        "--server-address=".into(),
-    ]
-}
-
-/// Variables of a process of Knative. Its ports are those of the webhook, of profiles and of metrics.
-fn knative_environment(place: Place, name: &str, ports: [&str; 3]) -> Vec<(&'static str, String)> {
-    vec![
-        ("KUBECONFIG", kubeconfig_of(place, "knative")),
-        ("SYSTEM_NAMESPACE", knative::NAMESPACE.into()),
-        ("POD_NAME", format!("{name}-0")),
-        ("CONFIG_LOGGING_NAME", "config-logging".into()),
-        ("CONFIG_OBSERVABILITY_NAME", "config-observability".into()),
-        ("CONFIG_LEADERELECTION_NAME", "config-leader-election".into()),
-        ("METRICS_DOMAIN", "knative.dev/internal/serving".into()),
-        ("WEBHOOK_NAME", "webhook".into()),
-        ("WEBHOOK_PORT", ports[0].into()),
-        ("PROFILING_PORT", ports[1].into()),
-        ("METRICS_PROMETHEUS_PORT", ports[2].into()),
-    ]
-}
-
-/// Definitions of projects that do not run here. Real ones, if a folder has them, replace our reduced ones of the same
-/// name. Knative Serving's come from its modules and match its controller.
-fn other_definitions() -> Result<Vec<PathBuf>> {
-    let mut seen: BTreeSet<String> = knative::crd_names()?.into_iter().collect();
-    let mut files = Vec::new();
-    let folders = [real_definitions(), Some(cluster_folder().join("crds"))];
-    for folder in folders.into_iter().flatten() {
-        for file in knative::yaml_files(&folder)? {
-            let name = file.file_stem().map(|stem| stem.to_string_lossy().into_owned()).unwrap_or_default();
-            if seen.insert(name) {
-                files.push(file);
-            }
-        }
-    }
-    Ok(files)
-}
-
-/// The folder of `KLAMBDA_CRDS`, or one beside the repository.
-fn real_definitions() -> Option<PathBuf> {
-    let folder = match std::env::var_os("KLAMBDA_CRDS") {
-        Some(folder) => PathBuf::from(folder),
-        None => Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/crds"),
-    };
-    folder.is_dir().then_some(folder)
+    PathBuf::from(arguments::kubeconfig_of(place, "admin"))
 }

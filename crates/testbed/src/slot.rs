@@ -84,8 +84,17 @@ impl Place {
     }
 
     fn remove(self) -> Result<()> {
-        let status = Command::new("sh").args(["-c", REMOVE, "remove"]).arg(self.namespace()).arg(self.folder()).status()?;
-        ensure!(status.success(), "could not remove {}; remove it and namespace {}", self.folder().display(), self.namespace());
+        let status = Command::new("sh")
+            .args(["-c", REMOVE, "remove"])
+            .arg(self.namespace())
+            .arg(self.folder())
+            .status()?;
+        ensure!(
+            status.success(),
+            "could not remove {}; remove it and namespace {}",
+            self.folder().display(),
+            self.namespace()
+        );
         Ok(())
     }
 
@@ -125,7 +134,8 @@ impl Slot {
             }
             place.remove()?;
             let slot = Self { place, remover: remover(place, lock.try_clone()?)?, _lock: lock };
-            fs::create_dir(place.folder()).with_context(|| format!("creating {}", place.folder().display()))?;
+            fs::create_dir(place.folder())
+                .with_context(|| format!("creating {}", place.folder().display()))?;
             place.connect()?;
             return Ok(slot);
         }
