@@ -8,16 +8,25 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const CLUSTER_ADDRESSES: &str = "10.96.0.0/16";
+/// Whether pods are played or run on a node.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum Level {
+    Played,
+    Node,
+}
+
+pub const CLUSTER_ADDRESSES: &str = "10.96.0.0/16";
 
 pub fn kubeconfig_of(place: Place, user: &str) -> String {
     place.folder().join(format!("{user}.kubeconfig")).display().to_string()
 }
 
 /// Users with a kubeconfig. Knative's processes have exactly the rights of their service account.
-const USERS: [(&str, User<'_>); 4] = [
+const USERS: [(&str, User<'_>); 6] = [
     ("admin", User { name: "admin", group: Some("system:masters") }),
     ("controller-manager", User { name: "system:kube-controller-manager", group: None }),
+    ("kubelet", User { name: "system:node:node-0", group: Some("system:nodes") }),
+    ("proxy", User { name: "system:kube-proxy", group: None }),
     ("scheduler", User { name: "system:kube-scheduler", group: None }),
     (
         "knative",
@@ -50,8 +59,15 @@ pub fn write_keys(place: Place) -> Result<PathBuf> {
     let authority = Authority::new()?;
     write(&folder.join("ca.crt"), &authority.pem())?;
     let address = place.address().to_string();
-    let names =
-        ["localhost", "127.0.0.1", &address, "10.96.0.1", "kubernetes.default", "kubernetes.default.svc"];
+    let names = [
+        "localhost",
+        "127.0.0.1",
+        &address,
+        "10.96.0.1",
+        "kubernetes.default",
+        "kubernetes.default.svc",
+        "kubernetes.default.svc.cluster.local",
+    ];
     authority.server(&names)?.write(&folder, "server")?;
     write_token_key(&folder)?;
     for (file, user) in USERS {
@@ -83,9 +99,9 @@ pub fn etcd(place: Place) -> Vec<String> {
     ]
 }
 
-pub fn api_server(place: Place, keys: &Path) -> Vec<String> {
+pub fn api_server(place: Place, keys: &Path, level: Level) -> Vec<String> {
     let (keys, address) = (keys.display(), place.address());
-    vec![
+    let mut arguments = vec![
         "--etcd-servers=http://127.0.0.1:2379".into(),
         "--secure-port=6443".into(),
         format!("--bind-address={address}"),
@@ -96,19 +112,32 @@ pub fn api_server(place: Place, keys: &Path) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         format!("--service-account-key-file={keys}/tokens.pub"),
         format!("--service-account-signing-key-file={keys}/tokens.key"),
-        "--authorization-mode=RBAC".into(),
+        "--authorization-mode=Node,RBAC".into(),
         format!("--service-cluster-ip-range={CLUSTER_ADDRESSES}"),
         "--allow-privileged=true".into(),
-        "--endpoint-reconciler-type=none".into(),
-        // No kubelet sends heartbeats, so no controller would remove the taint of a new node.
-        "--disable-admission-plugins=TaintNodesByCondition".into(),
-    ]
+    ];
+    match level {
+        Level::Played => arguments.extend([
+            "--endpoint-reconciler-type=none".into(),
+            // No kubelet sends heartbeats, so no controller would remove the taint of a new node.
+            "--disable-admission-plugins=TaintNodesByCondition".into(),
+        ]),
+        Level::Node => arguments.extend([
+            "--kubelet-preferred-address-types=InternalIP".into(),
+            format!("--kubelet-client-certificate={keys}/admin.crt"),
+            format!("--kubelet-client-key={keys}/admin.key"),
+        ]),
+    }
+    arguments
 }
 
-pub fn controller_manager(place: Place, keys: &Path) -> Vec<String> {
-    // Controllers of clouds, and those that need heartbeats of a real node.
-    let off = "nodeipam,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller,\
-               -node-lifecycle-controller,-taint-eviction-controller";
+pub fn controller_manager(place: Place, keys: &Path, level: Level) -> Vec<String> {
+    // Controllers of clouds, and those that need the heartbeats of a node.
+    let clouds = "-nodeipam,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller";
+    let heartbeats = match level {
+        Level::Played => ",-node-lifecycle-controller,-taint-eviction-controller",
+        Level::Node => "",
+    };
     vec![
         format!("--kubeconfig={}", kubeconfig_of(place, "controller-manager")),
         format!("--service-account-private-key-file={}/tokens.key", keys.display()),
@@ -116,7 +145,7 @@ pub fn controller_manager(place: Place, keys: &Path) -> Vec<String> {
         "--use-service-account-credentials=true".into(),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
-        format!("--controllers=*,-{off}"),
+        format!("--controllers=*,{clouds}{heartbeats}"),
     ]
 }
 
