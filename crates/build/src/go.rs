@@ -30,7 +30,8 @@ pub(crate) async fn build(
 ) -> Result<(), Error> {
     let handler = Handler::find(request, &bench.code())?;
     silence_telemetry(&bench.home)?;
-    let unversioned = write_module(request, &format!("{}.{}", tool.version.major, tool.version.minor), &bench.code())?;
+    let unversioned =
+        write_module(request, &format!("{}.{}", tool.version.major, tool.version.minor), &bench.code())?;
     let wrapper = wrappers.path("go");
     let mut replace = OsString::from("-replace=klambda=");
     replace.push(&wrapper);

@@ -35,14 +35,18 @@ fn node(request: &Request, image: &str) -> Result<String, Error> {
     let prepared = nodejs::prepare(request, &request.source)?;
     let mut text = begin(&with_version(image, &request.version));
     if let Some(verb) = prepared.install {
-        let _ = writeln!(text, "RUN npm {verb} --omit=dev --ignore-scripts --no-audit --no-fund --no-update-notifier");
+        let _ = writeln!(
+            text,
+            "RUN npm {verb} --omit=dev --ignore-scripts --no-audit --no-fund --no-update-notifier"
+        );
     }
     let file = prepared.file;
     let check = format!("node --check {file}");
     match prepared.may_be_module {
         // A single file with the syntax of modules: Node loads it as a module.
         true => {
-            let _ = writeln!(text, "RUN {check} || (printf '{{\"type\":\"module\"}}' > package.json && {check})");
+            let _ =
+                writeln!(text, "RUN {check} || (printf '{{\"type\":\"module\"}}' > package.json && {check})");
         }
         false => {
             let _ = writeln!(text, "RUN {check}");
@@ -98,7 +102,9 @@ fn end(text: &mut String, request: &Request, command: &str) {
 
 /// Replaces the version in the tag of an image: `node:22-slim` and `20` give `node:20-slim`.
 fn with_version(image: &str, version: &str) -> String {
-    let Some((name, tag)) = image.rsplit_once(':').filter(|(_, tag)| !version.is_empty() && !tag.contains('/')) else {
+    let Some((name, tag)) =
+        image.rsplit_once(':').filter(|(_, tag)| !version.is_empty() && !tag.contains('/'))
+    else {
         return image.to_owned();
     };
     match tag.split_once('-') {
@@ -113,10 +119,21 @@ mod tests {
     use std::time::Duration;
 
     fn images() -> BaseImages {
-        BaseImages { node: "node:22-slim".into(), python: "r:5000/python:3.13".into(), go: "golang".into(), compiled: "static".into() }
+        BaseImages {
+            node: "node:22-slim".into(),
+            python: "r:5000/python:3.13".into(),
+            go: "golang".into(),
+            compiled: "static".into(),
+        }
     }
 
-    fn context(language: Language, version: &str, dependencies: &str, file: &str, code: &str) -> Result<String, Error> {
+    fn context(
+        language: Language,
+        version: &str,
+        dependencies: &str,
+        file: &str,
+        code: &str,
+    ) -> Result<String, Error> {
         let folder = tempfile::tempdir().expect("folder");
         let source = folder.path().join("code");
         std::fs::create_dir(&source).expect("folder");
@@ -139,20 +156,37 @@ mod tests {
 
     #[test]
     fn each_language_has_its_dockerfile() {
-        let node = context(Language::NodeJs, "20", "is-number@7", "index.js", "exports.handler = 1").expect("node");
-        assert!(node.starts_with("FROM node:20-slim\n") && node.contains("RUN npm install --omit=dev"), "{node}");
-        assert!(node.contains("KLAMBDA_HANDLER=index.handler") && node.contains("USER 65532:65532"), "{node}");
+        let node =
+            context(Language::NodeJs, "20", "is-number@7", "index.js", "exports.handler = 1").expect("node");
+        assert!(
+            node.starts_with("FROM node:20-slim\n") && node.contains("RUN npm install --omit=dev"),
+            "{node}"
+        );
+        assert!(
+            node.contains("KLAMBDA_HANDLER=index.handler") && node.contains("USER 65532:65532"),
+            "{node}"
+        );
         let plain = context(Language::NodeJs, "", "", "index.js", "export const handler = 1").expect("node");
         assert!(!plain.contains("npm") && plain.contains(r#"{"type":"module"}"#), "{plain}");
-        let python = context(Language::Python, "3.12", "six==1.16.0", "index.py", "def handler(e): pass").expect("python");
-        assert!(python.starts_with("FROM r:5000/python:3.12\n") && python.contains("--only-binary :all:"), "{python}");
+        let python = context(Language::Python, "3.12", "six==1.16.0", "index.py", "def handler(e): pass")
+            .expect("python");
+        assert!(
+            python.starts_with("FROM r:5000/python:3.12\n") && python.contains("--only-binary :all:"),
+            "{python}"
+        );
         let go = context(Language::Go, "", "", "index.go", "package main\nfunc Handler() {}\n").expect("go");
         assert!(go.contains("go build") && go.contains("FROM static"), "{go}");
     }
 
     #[test]
     fn a_missing_handler_is_reported_before_a_builder_starts() {
-        assert!(matches!(context(Language::NodeJs, "", "", "other.js", ""), Err(Error::HandlerMissing { .. })));
-        assert!(matches!(context(Language::Python, "", "git+https://h/x.git", "index.py", ""), Err(Error::DependencyNotFound { .. })));
+        assert!(matches!(
+            context(Language::NodeJs, "", "", "other.js", ""),
+            Err(Error::HandlerMissing { .. })
+        ));
+        assert!(matches!(
+            context(Language::Python, "", "git+https://h/x.git", "index.py", ""),
+            Err(Error::DependencyNotFound { .. })
+        ));
     }
 }

@@ -82,9 +82,12 @@ impl Cache {
     /// All functions and agents.
     pub fn keys(&self) -> Vec<Key> {
         let objects = self.lock();
-        let of = |kind: Kind| objects.get(&kind).into_iter().flat_map(BTreeMap::keys).map(move |name| (kind, name));
+        let of = |kind: Kind| {
+            objects.get(&kind).into_iter().flat_map(BTreeMap::keys).map(move |name| (kind, name))
+        };
         let keys = Kind::PRIMARY.into_iter().flat_map(of);
-        keys.map(|(kind, (namespace, name))| Key { kind, namespace: namespace.clone(), name: name.clone() }).collect()
+        keys.map(|(kind, (namespace, name))| Key { kind, namespace: namespace.clone(), name: name.clone() })
+            .collect()
     }
 
     /// The functions and agents of this name. More than one is a conflict.
@@ -107,7 +110,8 @@ impl Cache {
         let objects = self.lock();
         let all = |kind: Kind| {
             let start = (namespace.to_owned(), String::new());
-            let in_namespace = objects.get(&kind).into_iter().flat_map(move |known| known.range(start.clone()..));
+            let in_namespace =
+                objects.get(&kind).into_iter().flat_map(move |known| known.range(start.clone()..));
             in_namespace.take_while(|((of, _), _)| of == namespace).map(|(_, object)| object.clone())
         };
         let is_own = |object: &Arc<Value>| owned_by(object, uid);
@@ -133,7 +137,9 @@ impl Cache {
             triggers: own(Kind::Trigger),
             policies,
             brokers: all(Kind::Broker).collect(),
-            has_build_account: objects.get(&Kind::ServiceAccount).is_some_and(|known| known.contains_key(&account)),
+            has_build_account: objects
+                .get(&Kind::ServiceAccount)
+                .is_some_and(|known| known.contains_key(&account)),
             installed,
             service,
             jobs,
@@ -163,8 +169,10 @@ mod tests {
     use serde_json::json;
 
     fn object(name: &str, version: u64, owner: &str) -> Arc<Value> {
-        Arc::new(json!({ "metadata": { "namespace": "n", "name": name, "resourceVersion": version.to_string(),
-            "labels": { names::FUNCTION: "f" }, "ownerReferences": [{ "uid": owner }] } }))
+        Arc::new(
+            json!({ "metadata": { "namespace": "n", "name": name, "resourceVersion": version.to_string(),
+            "labels": { names::FUNCTION: "f" }, "ownerReferences": [{ "uid": owner }] } }),
+        )
     }
 
     #[test]

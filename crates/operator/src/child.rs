@@ -44,7 +44,8 @@ fn covers(live: &Value, desired: &Value) -> bool {
             desired.iter().all(|(name, value)| covers(live.get(name).unwrap_or(&Value::Null), value))
         }
         (Value::Array(live), Value::Array(desired)) => {
-            live.len() == desired.len() && live.iter().zip(desired).all(|(live, desired)| covers(live, desired))
+            live.len() == desired.len()
+                && live.iter().zip(desired).all(|(live, desired)| covers(live, desired))
         }
         // An API server leaves out empty objects and lists.
         (Value::Null, desired) => *desired == json!({}) || *desired == json!([]) || desired.is_null(),
@@ -68,7 +69,10 @@ mod tests {
         assert!(child.is_covered_by(&live));
         let mut fewer = content.clone();
         fewer["metadata"]["labels"] = json!({});
-        assert!(!Child::new(Kind::Trigger, "ns", "t", fewer).is_covered_by(&live), "a label is no longer desired");
+        assert!(
+            !Child::new(Kind::Trigger, "ns", "t", fewer).is_covered_by(&live),
+            "a label is no longer desired"
+        );
         live["spec"]["list"][0]["name"] = "y".into();
         assert!(!child.is_covered_by(&live));
         live["spec"]["list"] = json!([{ "name": "x" }, { "name": "z" }]);

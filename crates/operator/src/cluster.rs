@@ -113,7 +113,12 @@ impl Cluster {
     }
 
     /// Adds the finalizer, or removes it, unless the object changed since it was read.
-    pub async fn set_finalizer(&self, kind: Kind, object: &Value, is_wanted: bool) -> Result<Option<Value>, Error> {
+    pub async fn set_finalizer(
+        &self,
+        kind: Kind,
+        object: &Value,
+        is_wanted: bool,
+    ) -> Result<Option<Value>, Error> {
         let (namespace, name) = names(object);
         let known = object["metadata"]["finalizers"].as_array().cloned().unwrap_or_default();
         let mut finalizers: Vec<Value> = known.into_iter().filter(|known| *known != FINALIZER).collect();
@@ -184,7 +189,9 @@ impl Cluster {
             Ok(Ok(value)) => Ok(Some(value)),
             Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
             Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Failed::Conflict),
-            Ok(Err(kube::Error::Api(status))) if status.code < 500 => Err(Failed::Rejected(status.message.clone())),
+            Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
+                Err(Failed::Rejected(status.message.clone()))
+            }
             Ok(Err(error)) => Err(Failed::Unreachable(error.to_string())),
         };
         self.pace.note(matches!(result, Err(Failed::Timeout | Failed::Unreachable(_)))).await;

@@ -39,8 +39,13 @@ impl Controller {
     pub async fn run(mut self) {
         let (ended, mut results) = mpsc::channel::<(Key, Outcome)>(CONCURRENCY);
         let mut stop = self.stop.clone();
-        let mut work =
-            Work { queue: Queue::default(), running: 0, listed: HashSet::new(), is_synced: false, is_leading: false };
+        let mut work = Work {
+            queue: Queue::default(),
+            running: 0,
+            listed: HashSet::new(),
+            is_synced: false,
+            is_leading: false,
+        };
         loop {
             self.start_due(&mut work, &ended);
             self.metrics.queue(work.queue.len());

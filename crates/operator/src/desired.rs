@@ -31,7 +31,8 @@ pub fn children(
 ) -> Vec<Child> {
     let owned = Owned { resource, api_version };
     let service = wanted.filter(|_| snapshot.has(Kind::Service));
-    let mut children: Vec<Child> = service.map(|wanted| service::service(&owned, wanted, config)).into_iter().collect();
+    let mut children: Vec<Child> =
+        service.map(|wanted| service::service(&owned, wanted, config)).into_iter().collect();
     children.extend(subscription::subscription(&owned, snapshot, config));
     if snapshot.has(Kind::Trigger) && !resource.spec.triggers.is_empty() {
         children.extend(triggers::missing_brokers(resource, snapshot, config));

@@ -41,7 +41,8 @@ impl Emitter {
             request = request.bearer_auth(token);
         }
         let body = event.to_json().to_string();
-        let answer = request.body(body).send().await.map_err(|error| Error(error.without_url().to_string()))?;
+        let answer =
+            request.body(body).send().await.map_err(|error| Error(error.without_url().to_string()))?;
         match answer.status() {
             status if status.is_success() => Ok(()),
             status => Err(Error(format!("it answered {status}"))),

@@ -83,7 +83,12 @@ fn stamp() -> String {
 
 /// Keeps trying to hold the lease, and tells through `leading` whether it does. Returns only when `stop` fires, after the
 /// lease is given up.
-pub async fn run(cluster: Cluster, options: Options, leading: watch::Sender<bool>, mut stop: watch::Receiver<bool>) {
+pub async fn run(
+    cluster: Cluster,
+    options: Options,
+    leading: watch::Sender<bool>,
+    mut stop: watch::Receiver<bool>,
+) {
     let mut observation = Observation::default();
     let mut renewed = Instant::now();
     loop {

@@ -60,14 +60,42 @@ impl Metrics {
             let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{name} {value}\n");
         };
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
-        one("operator_leader", "gauge", "Whether this replica holds the lease.", self.leading.load(Ordering::Relaxed).into());
-        one("operator_queue_length", "gauge", "Functions that wait for a reconcile or are in one.", get(&self.queue));
+        one(
+            "operator_leader",
+            "gauge",
+            "Whether this replica holds the lease.",
+            self.leading.load(Ordering::Relaxed).into(),
+        );
+        one(
+            "operator_queue_length",
+            "gauge",
+            "Functions that wait for a reconcile or are in one.",
+            get(&self.queue),
+        );
         one("operator_reconciles_total", "counter", "Finished reconciles.", get(&self.reconciles));
-        one("operator_reconcile_failures_total", "counter", "Reconciles that failed and are retried.", get(&self.failures));
-        one("operator_events_sent_total", "counter", "Events about functions that the dispatcher accepted.", get(&self.events));
-        one("operator_api_requests_total", "counter", "Requests to the API server, without watches.", requests);
+        one(
+            "operator_reconcile_failures_total",
+            "counter",
+            "Reconciles that failed and are retried.",
+            get(&self.failures),
+        );
+        one(
+            "operator_events_sent_total",
+            "counter",
+            "Events about functions that the dispatcher accepted.",
+            get(&self.events),
+        );
+        one(
+            "operator_api_requests_total",
+            "counter",
+            "Requests to the API server, without watches.",
+            requests,
+        );
         one("operator_api_writes_total", "counter", "Requests to the API server that write.", writes);
-        let _ = write!(text, "# HELP operator_functions Functions and agents by phase.\n# TYPE operator_functions gauge\n");
+        let _ = write!(
+            text,
+            "# HELP operator_functions Functions and agents by phase.\n# TYPE operator_functions gauge\n"
+        );
         let phases = self.phases.lock().unwrap_or_else(PoisonError::into_inner);
         for phase in Phase::ALL {
             let count = phases.values().filter(|known| **known == phase).count();

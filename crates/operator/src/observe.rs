@@ -93,7 +93,9 @@ fn broker(resource: &Resource, snapshot: &Snapshot, config: &Config) -> Saying {
     {
         return Saying::no(
             "BrokerNotFound",
-            format!("Broker {missing} does not exist in this namespace. Create it, or set spec.triggers[].broker."),
+            format!(
+                "Broker {missing} does not exist in this namespace. Create it, or set spec.triggers[].broker."
+            ),
         );
     }
     let wanted = triggers::triggers(resource, snapshot, config);
@@ -107,8 +109,12 @@ fn broker(resource: &Resource, snapshot: &Snapshot, config: &Config) -> Saying {
     });
     match unready {
         None => Saying::yes("TriggersReady", "Events of the brokers reach the dispatcher"),
-        Some(why) if why.is_empty() => Saying::unknown("TriggersNotReady", "Waiting for the Triggers of Knative"),
-        Some(why) => Saying::unknown("TriggersNotReady", format!("Waiting for the Triggers of Knative: {why}")),
+        Some(why) if why.is_empty() => {
+            Saying::unknown("TriggersNotReady", "Waiting for the Triggers of Knative")
+        }
+        Some(why) => {
+            Saying::unknown("TriggersNotReady", format!("Waiting for the Triggers of Knative: {why}"))
+        }
     }
 }
 

@@ -73,7 +73,9 @@ impl Reconciler {
         let snapshot = self.cache.snapshot(&key.namespace, &key.name, &resource.metadata.uid);
         let api_version = key.kind.api_version();
         let step = match self.refusal(key, &resource, &faults, &snapshot).await? {
-            Some(failure) if !resource.is_deleting() => step::refuse(&resource, &failure, &self.config, now()),
+            Some(failure) if !resource.is_deleting() => {
+                step::refuse(&resource, &failure, &self.config, now())
+            }
             _ => step::step(&resource, &api_version, &snapshot, &self.config, now()),
         };
         let rejected = self.act(&resource, &step, &snapshot).await?;
@@ -86,7 +88,12 @@ impl Reconciler {
     }
 
     /// Adds the finalizer before anything is created. `None` if the function is gone.
-    async fn keep(&self, key: &Key, object: Arc<Value>, resource: &Resource) -> Result<Option<Arc<Value>>, Failed> {
+    async fn keep(
+        &self,
+        key: &Key,
+        object: Arc<Value>,
+        resource: &Resource,
+    ) -> Result<Option<Arc<Value>>, Failed> {
         let finalizers = object["metadata"]["finalizers"].as_array();
         let is_kept = finalizers.is_some_and(|known| known.iter().any(|known| known == FINALIZER));
         match (is_kept, resource.is_deleting()) {
@@ -94,7 +101,9 @@ impl Reconciler {
             // Someone removed the finalizer. The garbage collector does the rest.
             (false, true) => Ok(None),
             (false, false) => {
-                let Some(kept) = self.cluster.set_finalizer(key.kind, &object, true).await? else { return Ok(None) };
+                let Some(kept) = self.cluster.set_finalizer(key.kind, &object, true).await? else {
+                    return Ok(None);
+                };
                 let kept = Arc::new(kept);
                 self.cache.put(key.kind, kept.clone());
                 Ok(Some(kept))
@@ -111,7 +120,8 @@ impl Reconciler {
         snapshot: &Snapshot,
     ) -> Result<Option<Failure>, Failed> {
         if !faults.is_empty() {
-            let told: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+            let told: Vec<String> =
+                faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
             return Ok(Some(Failure::new(Reason::SpecInvalid, told.join("; "))));
         }
         if let Some(first) = self.first_of_name(key) {
@@ -122,7 +132,8 @@ impl Reconciler {
             let what = format!("Code and dependencies have more than {DOCUMENT_BYTES_MAX} bytes");
             return Ok(Some(Failure::new(Reason::SourceTooLarge, what)));
         }
-        let is_new = snapshot.service.is_none() && snapshot.has(Kind::Service) && resource.spec.url().is_none();
+        let is_new =
+            snapshot.service.is_none() && snapshot.has(Kind::Service) && resource.spec.url().is_none();
         if !is_new || resource.is_deleting() {
             return Ok(None);
         }
@@ -145,7 +156,12 @@ impl Reconciler {
     }
 
     /// Applies what differs and deletes what is not desired. Returns why an object was rejected.
-    async fn act(&self, resource: &Resource, step: &Step, snapshot: &Snapshot) -> Result<Option<Failure>, Failed> {
+    async fn act(
+        &self,
+        resource: &Resource,
+        step: &Step,
+        snapshot: &Snapshot,
+    ) -> Result<Option<Failure>, Failed> {
         for doomed in &step.delete {
             self.cluster.delete(&resource.metadata.namespace, doomed).await?;
         }
@@ -169,11 +185,18 @@ impl Reconciler {
             return true;
         }
         let live = self.cache.find(child.kind, &child.namespace, &child.name);
-        let is_deleted = deleted.iter().any(|doomed| (doomed.kind, &doomed.name) == (child.kind, &child.name));
+        let is_deleted =
+            deleted.iter().any(|doomed| (doomed.kind, &doomed.name) == (child.kind, &child.name));
         live.is_some_and(|live| !is_deleted && (child.is_immutable() || child.is_covered_by(&live)))
     }
 
-    async fn finish(&self, key: &Key, object: &Value, resource: &Resource, step: &Step) -> Result<Outcome, Failed> {
+    async fn finish(
+        &self,
+        key: &Key,
+        object: &Value,
+        resource: &Resource,
+        step: &Step,
+    ) -> Result<Outcome, Failed> {
         self.emitter.send(&key.namespace, &step.plan.events, &self.config).await?;
         self.metrics.reconciled(step.plan.events.len());
         if step.is_gone {
@@ -238,14 +261,19 @@ fn messages(before: &Status, after: &Status) -> Vec<(bool, String, String)> {
     let mut messages = Vec::new();
     for condition in &after.conditions {
         let known = before.condition(condition.aspect);
-        let is_news = known.is_none_or(|known| (known.status, &known.reason) != (condition.status, &condition.reason));
+        let is_news =
+            known.is_none_or(|known| (known.status, &known.reason) != (condition.status, &condition.reason));
         if is_news && condition.status == Truth::False {
             messages.push((true, condition.reason.clone(), condition.message.clone()));
         }
     }
     if before.phase != after.phase {
         let is_warning = after.phase == Phase::Failed;
-        messages.push((is_warning, after.phase.name().to_owned(), format!("Phase is {}", after.phase.name())));
+        messages.push((
+            is_warning,
+            after.phase.name().to_owned(),
+            format!("Phase is {}", after.phase.name()),
+        ));
     }
     messages
 }

@@ -77,8 +77,7 @@ pub async fn run(options: Options, stop: watch::Receiver<bool>) -> Result<(), Er
     let watches = Watches::new(client.clone(), cache.clone(), config, changed.clone());
     let serving = tokio::spawn(serve(listener, metrics.clone(), cluster.clone()));
     let following = tokio::spawn(installed::run(client, cache.clone(), changed));
-    let controller =
-        Controller { reconciler, cache, metrics, watches, changes, leading, stop: stop.clone() };
+    let controller = Controller { reconciler, cache, metrics, watches, changes, leading, stop: stop.clone() };
     let (stop_lease, stopped) = watch::channel(false);
     let electing = tokio::spawn(lease::run(cluster, options.lease, leads, stopped));
     Box::pin(controller.run()).await;
@@ -95,7 +94,9 @@ async fn connect(options: &Options) -> Result<Client, Error> {
         Some(path) => {
             let file = Kubeconfig::read_from(path).map_err(|error| Error::Kubeconfig(error.to_string()))?;
             let options = KubeConfigOptions::default();
-            kube::Config::from_custom_kubeconfig(file, &options).await.map_err(|error| Error::Kubeconfig(error.to_string()))?
+            kube::Config::from_custom_kubeconfig(file, &options)
+                .await
+                .map_err(|error| Error::Kubeconfig(error.to_string()))?
         }
         None => kube::Config::infer().await.map_err(|error| Error::Kubeconfig(error.to_string()))?,
     };
@@ -122,7 +123,8 @@ async fn serve(listener: TcpListener, metrics: Arc<Metrics>, cluster: Cluster) {
                 let response = respond(request.uri().path(), &metrics, &cluster);
                 async move { Ok::<_, Infallible>(response) }
             });
-            let connection = hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
+            let connection =
+                hyper::server::conn::http1::Builder::new().serve_connection(TokioIo::new(stream), answer);
             let _ = tokio::time::timeout(REQUEST_TIMEOUT, connection).await;
             drop(slot);
         });

@@ -42,7 +42,13 @@ impl Doomed {
     }
 }
 
-pub fn step(resource: &Resource, api_version: &str, snapshot: &Snapshot, config: &Config, now: Millis) -> Step {
+pub fn step(
+    resource: &Resource,
+    api_version: &str,
+    snapshot: &Snapshot,
+    config: &Config,
+    now: Millis,
+) -> Step {
     let observed = observe::observe(resource, snapshot, config);
     let plan = plan(resource, &observed, &config.limits, now);
     let is_gone = plan.actions.contains(&Action::Remove);
@@ -131,7 +137,8 @@ impl Step {
         doomed.extend(maps.map(|map| Doomed::of(Kind::ConfigMap, map)));
         let mut finished: Vec<&Arc<Value>> =
             snapshot.jobs.iter().filter(|job| is_finished(job) && !is_deleting(job)).collect();
-        finished.sort_by_key(|job| job["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned());
+        finished
+            .sort_by_key(|job| job["metadata"]["creationTimestamp"].as_str().unwrap_or_default().to_owned());
         let old = finished.len().saturating_sub(JOBS_KEPT);
         doomed.extend(finished.into_iter().take(old).map(|job| Doomed::of(Kind::Job, job)));
         let policies = snapshot.policies.iter().filter_map(|policy| {

@@ -36,7 +36,12 @@ pub struct Watches {
 }
 
 impl Watches {
-    pub fn new(client: Client, cache: Arc<Cache>, config: Arc<Config>, changes: mpsc::Sender<Change>) -> Watches {
+    pub fn new(
+        client: Client,
+        cache: Arc<Cache>,
+        config: Arc<Config>,
+        changes: mpsc::Sender<Change>,
+    ) -> Watches {
         Watches { client, cache, config, changes, running: HashSet::new() }
     }
 

@@ -16,7 +16,8 @@ pub fn run(args: &Fetch) -> anyhow::Result<()> {
     let document: Value = serde_saphyr::from_str(&text).map_err(|error| Usage(error.to_string()))?;
     let resource = Resource::parse(&document, Form::Manifest);
     let resource = resource.map_err(|faults| {
-        let told: Vec<String> = faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
+        let told: Vec<String> =
+            faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
         Usage(told.join("; "))
     })?;
     let images = BaseImages {

@@ -65,21 +65,60 @@ const PATTERNS: [Pattern; 24] = [
 const SECRETS: [&str; 5] = ["minio", "s3", "gcs", "git", "image"];
 
 const RULES: [Rule; 9] = [
-    rule("source", ".type", "self.type != 'folder'", "a folder works only on a single machine: use git, a bucket or inline code"),
-    rule("source.git", ".url", "!self.url.matches('^[a-z]+://[^/]*:[^/]*@')", "url must not contain a password: store it in a secret and use secretRef"),
-    rule("source.git", ".path", "!has(self.path) || !self.path.startsWith('/')", "path must be relative to the root of the repository"),
-    rule("source.git", ".path", "!has(self.path) || !self.path.matches('(^|/)[.][.](/|$)')", "path must not contain .."),
-    rule("source.git", ".ref", "!has(self.ref) || !self.ref.contains('..')", "ref must be a branch, a tag or a commit"),
+    rule(
+        "source",
+        ".type",
+        "self.type != 'folder'",
+        "a folder works only on a single machine: use git, a bucket or inline code",
+    ),
+    rule(
+        "source.git",
+        ".url",
+        "!self.url.matches('^[a-z]+://[^/]*:[^/]*@')",
+        "url must not contain a password: store it in a secret and use secretRef",
+    ),
+    rule(
+        "source.git",
+        ".path",
+        "!has(self.path) || !self.path.startsWith('/')",
+        "path must be relative to the root of the repository",
+    ),
+    rule(
+        "source.git",
+        ".path",
+        "!has(self.path) || !self.path.matches('(^|/)[.][.](/|$)')",
+        "path must not contain ..",
+    ),
+    rule(
+        "source.git",
+        ".ref",
+        "!has(self.ref) || !self.ref.contains('..')",
+        "ref must be a branch, a tag or a commit",
+    ),
     rule("source.inline", ".code", "self.code.matches('[^[:space:]]')", "code must not be empty"),
-    rule("env[]", ".name", "!(self.name in ['PORT', 'K_SERVICE', 'K_REVISION', 'K_CONFIGURATION']) && !self.name.startsWith('KLAMBDA_')", "this name is reserved for the platform"),
-    rule("secretFiles[]", ".path", "!has(self.path) || !self.path.matches('(^|/)[.][.]?(/|$)')", "path must not contain . or .."),
-    rule("", ".from", "!has(oldSelf.triggers) || (has(self.from) ? self.from : 'latest') == (has(oldSelf.from) ? oldSelf.from : 'latest')", "from cannot be changed: delete the function and create it again"),
+    rule(
+        "env[]",
+        ".name",
+        "!(self.name in ['PORT', 'K_SERVICE', 'K_REVISION', 'K_CONFIGURATION']) && !self.name.startsWith('KLAMBDA_')",
+        "this name is reserved for the platform",
+    ),
+    rule(
+        "secretFiles[]",
+        ".path",
+        "!has(self.path) || !self.path.matches('(^|/)[.][.]?(/|$)')",
+        "path must not contain . or ..",
+    ),
+    rule(
+        "",
+        ".from",
+        "!has(oldSelf.triggers) || (has(self.from) ? self.from : 'latest') == (has(oldSelf.from) ? oldSelf.from : 'latest')",
+        "from cannot be changed: delete the function and create it again",
+    ),
 ];
 
 /// A name of a function is also the name of a Knative Service and a part of host names.
 const NAME_RULE: &str = "self.metadata.name.matches('^[a-z]([-a-z0-9]{0,61}[a-z0-9])?$')";
-const NAME_MESSAGE: &str =
-    "metadata.name must have at most 63 of the characters a-z, 0-9 and -, begin with a letter, and end with a letter or digit";
+const NAME_MESSAGE: &str = "metadata.name must have at most 63 of the characters a-z, 0-9 and -, begin with a letter, and end with a letter or digit";
 
 pub(super) fn of_functions(schema: &mut Value) {
     add(schema, NAME_RULE, NAME_MESSAGE, None);
@@ -113,12 +152,7 @@ const FROM_RULE: &str = "self.from == oldSelf.from";
 const FROM_MESSAGE: &str = "from cannot be changed: delete the subscription and create it again";
 
 pub(super) fn of_subscriptions(schema: &mut Value) {
-    add(
-        schema,
-        "self.metadata.name.size() <= 134",
-        "metadata.name must have at most 134 characters",
-        None,
-    );
+    add(schema, "self.metadata.name.size() <= 134", "metadata.name must have at most 134 characters", None);
     add(&mut schema["properties"]["spec"], FROM_RULE, FROM_MESSAGE, Some(".from"));
 }
 
@@ -147,7 +181,8 @@ fn at<'s>(spec: &'s mut Value, path: &str) -> &'s mut Value {
 }
 
 fn add(schema: &mut Value, rule: &str, message: &str, field: Option<&str>) {
-    let mut added = Map::from_iter([("rule".to_owned(), rule.into()), ("message".to_owned(), message.into())]);
+    let mut added =
+        Map::from_iter([("rule".to_owned(), rule.into()), ("message".to_owned(), message.into())]);
     added.extend(field.map(|field| ("fieldPath".to_owned(), field.into())));
     let rules = &mut schema["x-kubernetes-validations"];
     if !rules.is_array() {

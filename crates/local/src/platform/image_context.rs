@@ -32,7 +32,8 @@ pub async fn image_context(
     let reach = options.outbound.reach(&resource.metadata.namespace);
     let limits = source::Limits { reach, ..options.fetch.clone() };
     let code = into.join("code");
-    let fetched = source::fetch(&source, &code, &limits).await.map_err(|error| not_fetched(&error, &source))?;
+    let fetched =
+        source::fetch(&source, &code, &limits).await.map_err(|error| not_fetched(&error, &source))?;
     let inline = resource.spec.source.as_ref().and_then(|source| source.inline.as_ref());
     let request = Request {
         source: code,

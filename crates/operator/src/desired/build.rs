@@ -21,7 +21,8 @@ const DOCUMENT_FOLDER: &str = "/klambda/function";
 const SECRETS_FOLDER: &str = "/klambda/secrets";
 const CONTEXT: &str = "/workspace";
 /// Capabilities that buildah needs to make its own user namespace.
-const CAPABILITIES: [&str; 7] = ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "SETFCAP", "SYS_CHROOT"];
+const CAPABILITIES: [&str; 7] =
+    ["CHOWN", "DAC_OVERRIDE", "FOWNER", "SETUID", "SETGID", "SETFCAP", "SYS_CHROOT"];
 
 /// One try of a build.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +44,8 @@ pub fn fetch_document(resource: &Resource) -> Option<String> {
     let spec = Spec { env: Vec::new(), ..resource.spec.clone() };
     let metadata = json!({ "name": resource.metadata.name, "namespace": resource.metadata.namespace });
     let api_version = klambda_functions::resource::API_VERSION;
-    let document = json!({ "apiVersion": api_version, "kind": resource.kind, "metadata": metadata, "spec": spec });
+    let document =
+        json!({ "apiVersion": api_version, "kind": resource.kind, "metadata": metadata, "spec": spec });
     Some(document.to_string()).filter(|text| text.len() <= DOCUMENT_BYTES_MAX)
 }
 

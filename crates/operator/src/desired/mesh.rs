@@ -26,7 +26,12 @@ pub(super) fn policies(owned: &Owned<'_>) -> Vec<Child> {
     } });
     vec![
         owned.child(Kind::MeshServer, name, json!({}), server),
-        owned.child(Kind::MeshAuthentication, name, json!({}), json!({ "spec": { "identityRefs": identities } })),
+        owned.child(
+            Kind::MeshAuthentication,
+            name,
+            json!({}),
+            json!({ "spec": { "identityRefs": identities } }),
+        ),
         owned.child(Kind::MeshAuthorization, name, json!({}), authorization),
     ]
 }

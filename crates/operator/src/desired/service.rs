@@ -122,7 +122,9 @@ fn variable(variable: &EnvVar) -> Value {
     let map = from.and_then(|from| from.config_map_key_ref.as_ref());
     match (secret, map) {
         (Some(key), _) => json!({ "name": variable.name, "valueFrom": { "secretKeyRef": reference(key) } }),
-        (None, Some(key)) => json!({ "name": variable.name, "valueFrom": { "configMapKeyRef": reference(key) } }),
+        (None, Some(key)) => {
+            json!({ "name": variable.name, "valueFrom": { "configMapKeyRef": reference(key) } })
+        }
         (None, None) => json!({ "name": variable.name, "value": variable.value.clone().unwrap_or_default() }),
     }
 }

@@ -28,7 +28,8 @@ fn snapshot(class: Option<&str>) -> Snapshot {
 }
 
 fn triggers_on(class: Option<&str>, triggers: Value) -> Vec<Value> {
-    let children = triggers::triggers(&code(json!({ "triggers": triggers })), &snapshot(class), &Config::default());
+    let children =
+        triggers::triggers(&code(json!({ "triggers": triggers })), &snapshot(class), &Config::default());
     children.into_iter().map(|child| child.manifest["spec"].clone()).collect()
 }
 
@@ -48,7 +49,10 @@ fn rabbitmq_brokers_get_one_trigger_for_each_exact_filter() {
     let any = json!([{ "filters": [
         { "any": [{ "exact": { "type": "a" } }, { "exact": { "type": "b" } }] }, { "exact": { "source": "/s" } },
     ] }]);
-    let mut types: Vec<Value> = triggers_on(Some("RabbitMQBroker"), any).iter().map(|spec| spec["filter"]["attributes"].clone()).collect();
+    let mut types: Vec<Value> = triggers_on(Some("RabbitMQBroker"), any)
+        .iter()
+        .map(|spec| spec["filter"]["attributes"].clone())
+        .collect();
     types.sort_by_key(ToString::to_string);
     assert_eq!(types, [json!({ "source": "/s", "type": "a" }), json!({ "source": "/s", "type": "b" })]);
     // What RabbitMQ cannot express comes unfiltered. The dispatcher filters.
@@ -86,15 +90,27 @@ fn a_service_has_scaling_environment_and_a_restricted_container() {
     assert_eq!(annotations["autoscaling.knative.dev/max-scale"], "5");
     assert_eq!(annotations["autoscaling.knative.dev/target"], "7");
     assert_eq!(annotations["autoscaling.knative.dev/scale-to-zero-pod-retention-period"], "60s");
-    assert!(child.manifest["metadata"]["annotations"].as_object().expect("some").keys().all(|key| !key.contains("autoscaling")));
+    assert!(
+        child.manifest["metadata"]["annotations"]
+            .as_object()
+            .expect("some")
+            .keys()
+            .all(|key| !key.contains("autoscaling"))
+    );
     let spec = &template["spec"];
     assert_eq!((&spec["containerConcurrency"], &spec["timeoutSeconds"]), (&json!(14), &json!(90)));
     assert_eq!(spec["imagePullSecrets"], json!([{ "name": "pull" }]));
     let container = &spec["containers"][0];
-    assert_eq!(container["env"][3]["valueFrom"]["secretKeyRef"], json!({ "name": "db", "key": "k", "optional": true }));
+    assert_eq!(
+        container["env"][3]["valueFrom"]["secretKeyRef"],
+        json!({ "name": "db", "key": "k", "optional": true })
+    );
     assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(2));
     let security = &container["securityContext"];
-    assert_eq!((&security["runAsNonRoot"], &security["allowPrivilegeEscalation"]), (&json!(true), &json!(false)));
+    assert_eq!(
+        (&security["runAsNonRoot"], &security["allowPrivilegeEscalation"]),
+        (&json!(true), &json!(false))
+    );
     assert_eq!(security["capabilities"]["drop"], json!(["ALL"]));
     assert_eq!(child.manifest["metadata"]["ownerReferences"][0]["uid"], "u");
 }
@@ -115,12 +131,20 @@ fn a_build_gives_each_container_only_its_secrets() {
     assert!(!children[1].manifest.to_string().contains("in the clear"));
     let job = &children[2].manifest;
     assert_eq!(name(job), "pay-build-1");
-    assert_eq!((&job["spec"]["backoffLimit"], &job["spec"]["activeDeadlineSeconds"]), (&json!(3), &json!(600)));
+    assert_eq!(
+        (&job["spec"]["backoffLimit"], &job["spec"]["activeDeadlineSeconds"]),
+        (&json!(3), &json!(600))
+    );
     let pod = &job["spec"]["template"]["spec"];
-    assert_eq!((&pod["automountServiceAccountToken"], &pod["restartPolicy"]), (&json!(false), &json!("Never")));
+    assert_eq!(
+        (&pod["automountServiceAccountToken"], &pod["restartPolicy"]),
+        (&json!(false), &json!("Never"))
+    );
     let mounts = |container: &Value| container["volumeMounts"].to_string();
     let (fetch, builder) = (&pod["initContainers"][0], &pod["containers"][0]);
-    assert!(mounts(fetch).contains("/klambda/secrets/shop/deploy-key") && !mounts(fetch).contains("registry"));
+    assert!(
+        mounts(fetch).contains("/klambda/secrets/shop/deploy-key") && !mounts(fetch).contains("registry")
+    );
     assert!(mounts(builder).contains("/klambda/registry") && !mounts(builder).contains("secrets"));
     assert_eq!(fetch["securityContext"]["runAsNonRoot"], true);
     assert_eq!(builder["securityContext"]["privileged"], Value::Null);
@@ -130,10 +154,14 @@ fn a_build_gives_each_container_only_its_secrets() {
 #[test]
 fn the_subscription_calls_the_address_in_the_cluster() {
     let resource = code(json!({ "triggers": [{}], "ordering": "ordered" }));
-    let children = children(&resource, "lambda.knative.io/v1alpha1", None, &snapshot(None), &Config::default());
+    let children =
+        children(&resource, "lambda.knative.io/v1alpha1", None, &snapshot(None), &Config::default());
     let subscription = children.iter().find(|child| child.kind == Kind::Subscription).expect("one");
     assert_eq!(subscription.name, "lambda.shop.pay");
-    assert_eq!(subscription.manifest["spec"]["target"], json!({ "url": "http://pay.shop.svc.cluster.local" }));
+    assert_eq!(
+        subscription.manifest["spec"]["target"],
+        json!({ "url": "http://pay.shop.svc.cluster.local" })
+    );
     assert_eq!(subscription.manifest["spec"]["ordering"], "ordered");
     let parsed = klambda_core::subscription::Document::parse(&json!({
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": { "name": "x" },
@@ -151,6 +179,9 @@ fn policies_of_the_mesh_are_opt_in() {
     };
     let config = Config { linkerd: true, ..Config::default() };
     assert_eq!((of(&Config::default(), &snapshot(None)), of(&config, &snapshot(None))), (0, 3));
-    let without = Snapshot { installed: Arc::new(["services.serving.knative.dev".to_owned()].into()), ..snapshot(None) };
+    let without = Snapshot {
+        installed: Arc::new(["services.serving.knative.dev".to_owned()].into()),
+        ..snapshot(None)
+    };
     assert_eq!(of(&config, &without), 0);
 }

@@ -37,7 +37,12 @@ pub(super) fn missing_brokers(resource: &Resource, snapshot: &Snapshot, config: 
         "annotations": { CLASS: class },
     });
     let broker = |name| {
-        Child::new(Kind::Broker, &resource.metadata.namespace, name, json!({ "metadata": metadata, "spec": {} }))
+        Child::new(
+            Kind::Broker,
+            &resource.metadata.namespace,
+            name,
+            json!({ "metadata": metadata, "spec": {} }),
+        )
     };
     missing.map(broker).collect()
 }
@@ -128,7 +133,8 @@ fn exact(filters: &[Filter]) -> Option<Vec<Attributes>> {
             Filter::Exact(pairs) => vec![pairs.iter().cloned().collect()],
             Filter::All(inner) => exact(inner)?,
             Filter::Any(inner) => {
-                let each: Option<Vec<_>> = inner.iter().map(|filter| exact(std::slice::from_ref(filter))).collect();
+                let each: Option<Vec<_>> =
+                    inner.iter().map(|filter| exact(std::slice::from_ref(filter))).collect();
                 each?.into_iter().flatten().collect()
             }
             Filter::Prefix(_) | Filter::Suffix(_) | Filter::Not(_) => return None,
@@ -148,5 +154,9 @@ fn combine(sets: &[Attributes], more: &[Attributes]) -> Vec<Attributes> {
     };
     let pairs = sets.iter().flat_map(|one| more.iter().map(move |other| (one, other)));
     let joined = pairs.filter(|(one, other)| agree(one, other));
-    joined.map(|(one, other)| one.iter().chain(other).map(|(name, value)| (name.clone(), value.clone())).collect()).collect()
+    joined
+        .map(|(one, other)| {
+            one.iter().chain(other).map(|(name, value)| (name.clone(), value.clone())).collect()
+        })
+        .collect()
 }

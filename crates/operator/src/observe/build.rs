@@ -68,9 +68,9 @@ fn digest(job: &Value, snapshot: &Snapshot) -> Option<String> {
     let ended = pods(job, snapshot).filter_map(|pod| ended(pod, "containerStatuses", BUILD_CONTAINER));
     let mut done = ended.filter(|ended| ended["exitCode"] == 0);
     let digest = done.find_map(|ended| Some(ended["message"].as_str()?.trim().to_owned()))?;
-    let is_digest = digest.strip_prefix("sha256:").is_some_and(|hex| {
-        hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit())
-    });
+    let is_digest = digest
+        .strip_prefix("sha256:")
+        .is_some_and(|hex| hex.len() == 64 && hex.bytes().all(|byte| byte.is_ascii_hexdigit()));
     is_digest.then_some(digest)
 }
 
@@ -105,7 +105,8 @@ fn failure(job: &Value, failed: &Value, snapshot: &Snapshot) -> Failure {
     }
     let mut pods: Vec<&Value> = pods(job, snapshot).collect();
     pods.sort_by_key(|pod| super::time(pod));
-    let fetch = pods.iter().rev().find_map(|pod| failed_container(pod, "initContainerStatuses", FETCH_CONTAINER));
+    let fetch =
+        pods.iter().rev().find_map(|pod| failed_container(pod, "initContainerStatuses", FETCH_CONTAINER));
     if let Some(message) = fetch {
         return fetch_failure(&message);
     }
@@ -125,7 +126,8 @@ fn fetch_failure(message: &str) -> Failure {
     let told: Value = serde_json::from_str(message).unwrap_or_default();
     match told["reason"].as_str().and_then(Reason::parse) {
         Some(reason) => Failure::new(reason, told["detail"].as_str().unwrap_or_default()),
-        None => Failure::new(Reason::PlatformError, "The source could not be fetched").with_lines(last_lines(message)),
+        None => Failure::new(Reason::PlatformError, "The source could not be fetched")
+            .with_lines(last_lines(message)),
     }
 }
 

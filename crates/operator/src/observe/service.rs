@@ -52,7 +52,8 @@ fn state(newest: &str, served: &[String], service: &Value, snapshot: &Snapshot) 
     }
     let created = service["status"]["latestCreatedRevisionName"].as_str();
     let revision = created.filter(|_| is_current).and_then(|created| revision(created, snapshot));
-    let failed = revision.and_then(|revision| condition(revision, "Ready")).filter(|ready| ready["status"] == "False");
+    let failed =
+        revision.and_then(|revision| condition(revision, "Ready")).filter(|ready| ready["status"] == "False");
     if let Some(ready) = failed {
         return VersionState::Failed(failure(ready));
     }
@@ -65,7 +66,9 @@ fn failure(ready: &Value) -> Failure {
     let reason = match text("reason") {
         reason if reason.starts_with("ExitCode") => Reason::CrashLoop,
         "OOMKilled" => Reason::OutOfMemory,
-        "ContainerMissing" | "ImagePullBackOff" | "ErrImagePull" | "InvalidImageName" => Reason::ImageNotFound,
+        "ContainerMissing" | "ImagePullBackOff" | "ErrImagePull" | "InvalidImageName" => {
+            Reason::ImageNotFound
+        }
         "ProgressDeadlineExceeded" => Reason::NeverAnswered,
         "CreateContainerConfigError" => Reason::SecretNotFound,
         _ => Reason::PlatformError,
@@ -87,8 +90,10 @@ fn version(id: &str, state: VersionState, service: &Value, snapshot: &Snapshot) 
         revision["metadata"]["labels"][GENERATION].as_str().and_then(|text| text.parse().ok()).unwrap_or(0)
     };
     let generation = own.clone().map(|revision| number(revision)).max();
-    let replicas = own.map(|revision| revision["status"]["actualReplicas"].as_u64().unwrap_or(0)).sum::<u64>();
-    let applied = annotation(service, names::SCALING).and_then(|text| serde_json::from_str::<Scaling>(text).ok());
+    let replicas =
+        own.map(|revision| revision["status"]["actualReplicas"].as_u64().unwrap_or(0)).sum::<u64>();
+    let applied =
+        annotation(service, names::SCALING).and_then(|text| serde_json::from_str::<Scaling>(text).ok());
     Version {
         version: id.to_owned(),
         // A version without a revision yet is newer than all that have one.

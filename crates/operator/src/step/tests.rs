@@ -47,7 +47,8 @@ impl World {
     fn reconcile(&mut self) -> Step {
         self.now += 1000;
         let resource = self.resource();
-        let step = step(&resource, "lambda.knative.io/v1alpha1", &self.snapshot, &self.config, Millis(self.now));
+        let step =
+            step(&resource, "lambda.knative.io/v1alpha1", &self.snapshot, &self.config, Millis(self.now));
         for doomed in &step.delete {
             self.writes += 1;
             self.delete(doomed);
@@ -137,7 +138,13 @@ impl World {
     }
 
     fn succeed(&mut self) {
-        self.end_job(json!({ "type": "Complete", "status": "True" }), "containerStatuses", "build", 0, DIGEST);
+        self.end_job(
+            json!({ "type": "Complete", "status": "True" }),
+            "containerStatuses",
+            "build",
+            0,
+            DIGEST,
+        );
     }
 
     /// Knative makes a revision of the template, ready or failed.
@@ -154,11 +161,13 @@ impl World {
         service["status"]["url"] = "http://pay.shop.example.com".into();
         if is_ready {
             service["status"]["traffic"] = json!([{ "revisionName": revision, "percent": 100 }]);
-            service["status"]["conditions"] = json!([{ "type": "Ready", "status": "True" }, { "type": "RoutesReady", "status": "True" }]);
+            service["status"]["conditions"] =
+                json!([{ "type": "Ready", "status": "True" }, { "type": "RoutesReady", "status": "True" }]);
         } else {
             let routes = service["status"]["traffic"].is_array();
             let routes = if routes { "True" } else { "False" };
-            service["status"]["conditions"] = json!([{ "type": "Ready", "status": "False" }, { "type": "RoutesReady", "status": routes }]);
+            service["status"]["conditions"] =
+                json!([{ "type": "Ready", "status": "False" }, { "type": "RoutesReady", "status": routes }]);
         }
         self.snapshot.service = Some(Arc::new(service));
     }
@@ -234,8 +243,22 @@ fn failures_of_builds_have_their_reasons() {
     let failed = |reason: &str| json!({ "type": "Failed", "status": "True", "reason": reason, "message": "Job has failed" });
     let cases = [
         (failed("DeadlineExceeded"), "containerStatuses", "build", "", Aspect::BuildReady, "BuildTimeout"),
-        (failed("BackoffLimitExceeded"), "containerStatuses", "build", "npm ERR! 1\nnpm ERR! 2", Aspect::BuildReady, "BuildFailed"),
-        (failed("PodFailurePolicy"), "initContainerStatuses", "fetch", r#"{"reason":"SourceNotFound","detail":"no such branch"}"#, Aspect::BuildReady, "SourceNotFound"),
+        (
+            failed("BackoffLimitExceeded"),
+            "containerStatuses",
+            "build",
+            "npm ERR! 1\nnpm ERR! 2",
+            Aspect::BuildReady,
+            "BuildFailed",
+        ),
+        (
+            failed("PodFailurePolicy"),
+            "initContainerStatuses",
+            "fetch",
+            r#"{"reason":"SourceNotFound","detail":"no such branch"}"#,
+            Aspect::BuildReady,
+            "SourceNotFound",
+        ),
     ];
     for (condition, list, container, message, aspect, reason) in cases {
         let mut world = World::new();
@@ -342,7 +365,13 @@ fn what_is_not_installed_is_a_condition() {
     assert!(world.snapshot.triggers.is_empty());
     world.snapshot.installed = without(&[Kind::Service, Kind::Revision]);
     let status = world.settle();
-    assert!(status.condition(Aspect::DeployReady).expect("said").message.contains("Knative Serving is not installed"));
+    assert!(
+        status
+            .condition(Aspect::DeployReady)
+            .expect("said")
+            .message
+            .contains("Knative Serving is not installed")
+    );
 }
 
 #[test]
