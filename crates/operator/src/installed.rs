@@ -6,6 +6,7 @@ use futures_util::StreamExt;
 use k8s_openapi::apiextensions_apiserver::pkg::apis::apiextensions::v1::CustomResourceDefinition;
 use kube::runtime::WatchStreamExt;
 use kube::runtime::watcher::{self, Event};
+use kube::core::PartialObjectMeta;
 use kube::{Api, Client, ResourceExt};
 use std::collections::BTreeSet;
 use std::pin::pin;
@@ -14,8 +15,8 @@ use tokio::sync::mpsc;
 
 /// Follows the names of the definitions. Tells when they are known and when they change.
 pub async fn run(client: Client, cache: Arc<Cache>, changes: mpsc::Sender<Change>) {
-    let api: Api<CustomResourceDefinition> = Api::all(client);
-    let stream = kube::runtime::metadata_watcher(api, watcher::Config::default()).default_backoff();
+    let api: Api<PartialObjectMeta<CustomResourceDefinition>> = Api::all(client);
+    let stream = kube::runtime::watcher(api, watcher::Config::default()).default_backoff();
     let mut stream = pin!(stream);
     let mut names: BTreeSet<String> = BTreeSet::new();
     let mut is_listed = false;

@@ -102,7 +102,7 @@ impl World {
         self.writes += 1;
         let mut object = child.manifest.clone();
         object["metadata"]["uid"] = format!("{}-{}", child.name, self.writes).into();
-        object["metadata"]["creationTimestamp"] = "2026-01-01T00:00:00Z".into();
+        object["metadata"]["creationTimestamp"] = Millis(self.now).rfc3339().into();
         if let Some(live) = &live {
             object["status"] = live["status"].clone();
         }
