@@ -48,7 +48,7 @@ impl Controller {
         };
         loop {
             self.start_due(&mut work, &ended);
-            self.metrics.queue(work.queue.len());
+            self.metrics.queue(work.queue.len(Instant::now()));
             let next = work.queue.next().unwrap_or_else(|| Instant::now() + RESYNC);
             tokio::select! {
                 Some(change) = self.changes.recv() => self.change(&mut work, change),

@@ -72,6 +72,8 @@ fn subscription(object: &Value) -> Subscription {
         hash: snapshot::annotation(object, names::DOCUMENT).unwrap_or_default().to_owned(),
         waiting: object["status"]["waiting"].as_u64().unwrap_or(0),
         draining: is_deleting(object),
+        // The dispatcher writes the phase.
+        taken: object["status"]["phase"].is_string(),
         fault: object["status"]["fault"].as_str().map(str::to_owned),
     }
 }

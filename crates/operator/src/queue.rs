@@ -57,8 +57,9 @@ impl Queue {
         self.due.first().map(|(at, _)| *at)
     }
 
-    pub fn len(&self) -> usize {
-        self.due.len() + self.running.len()
+    /// Functions that are due or being reconciled.
+    pub fn len(&self, now: Instant) -> usize {
+        self.due.iter().take_while(|(at, _)| *at <= now).count() + self.running.len()
     }
 
     /// A reconcile ended. `wake` is when to look again although nothing changes. `random` spreads retries.

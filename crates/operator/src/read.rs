@@ -1,6 +1,7 @@
 //! Reads a custom resource with the rules of all other documents. The schema of the API server is only a part of them.
 
 use klambda_core::fault::Fault;
+use klambda_functions::defaults::{LIMIT_CPU, LIMIT_MEMORY, REQUEST_CPU, REQUEST_MEMORY};
 use klambda_functions::resource::{Counters, Form, Metadata, Resource, ResourceKind, Status};
 use serde_json::{Value, json};
 
@@ -16,7 +17,7 @@ pub fn read(object: &Value) -> Read {
         "apiVersion": object["apiVersion"],
         "kind": object["kind"],
         "metadata": { "name": metadata.name, "namespace": metadata.namespace },
-        "spec": object["spec"],
+        "spec": spec(&object["spec"]),
     });
     let (mut resource, faults) = match Resource::parse(&document, Form::Manifest) {
         Ok(resource) => (resource, Vec::new()),
@@ -29,6 +30,22 @@ pub fn read(object: &Value) -> Read {
     resource.counters = counters(&object["status"]["counters"]);
     resource.status = part::<Status>(&object["status"]);
     Read { resource, faults }
+}
+
+/// The API server fills in every amount by itself. A default must not contradict an amount that the user wrote, so it is
+/// left out here: `defaults::amounts` fills in one that fits.
+fn spec(given: &Value) -> Value {
+    let mut spec = given.clone();
+    let defaults = [
+        ("requests", json!({ "memory": REQUEST_MEMORY, "cpu": REQUEST_CPU })),
+        ("limits", json!({ "memory": LIMIT_MEMORY, "cpu": LIMIT_CPU })),
+    ];
+    for (part, defaults) in defaults {
+        if let Some(amounts) = spec["resources"].get_mut(part).and_then(Value::as_object_mut) {
+            amounts.retain(|name, amount| *amount != defaults[name.as_str()]);
+        }
+    }
+    spec
 }
 
 /// A part that this version cannot read counts as missing: it is computed again.
@@ -76,6 +93,18 @@ pub fn status_json(status: &Status, counters: &Counters) -> Value {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_default_of_the_api_server_does_not_contradict_the_user() {
+        let object = json!({
+            "apiVersion": "lambda.knative.io/v1alpha1", "kind": "LambdaAgent", "metadata": { "name": "a" },
+            "spec": { "resources": { "requests": { "memory": "128Mi", "cpu": "25m" }, "limits": { "memory": "64Mi", "cpu": "10m" } } },
+        });
+        let read = read(&object);
+        assert!(read.faults.is_empty(), "{:?}", read.faults);
+        let amounts = klambda_functions::defaults::amounts(&read.resource.spec.resources);
+        assert_eq!((amounts.limit_memory.bytes, amounts.request_cpu.millis), (128 << 20, 10));
+    }
 
     #[test]
     fn a_custom_resource_is_read_with_its_status_and_counters() {

@@ -198,7 +198,7 @@ impl Reconciler {
         step: &Step,
     ) -> Result<Outcome, Failed> {
         self.emitter.send(&key.namespace, &step.plan.events, &self.config).await?;
-        self.metrics.reconciled(step.plan.events.len());
+        self.metrics.reconciled(if self.config.emits { step.plan.events.len() } else { 0 });
         if step.is_gone {
             self.cluster.set_finalizer(key.kind, object, false).await?;
             self.metrics.forget(key);
