@@ -29,7 +29,8 @@ const fn pattern(place: &'static str, chars_max: u32, pattern: &'static str) -> 
 }
 
 const OBJECT_NAME: &str = r"^[a-z0-9]([-a-z0-9.]*[a-z0-9])?$";
-const IMAGE: &str = r"^[a-zA-Z0-9]([-_.:@/a-zA-Z0-9]*[-_.a-zA-Z0-9])?$";
+/// Without `//`, which a URL has.
+const IMAGE: &str = r"^[a-zA-Z0-9](([-_.:@a-zA-Z0-9]|/[-_.:@a-zA-Z0-9])*[-_.a-zA-Z0-9])?$";
 const ENDPOINT: &str = r"^(https?://)?[-_.:a-zA-Z0-9\[\]]+/?$";
 const BUCKET: &str = r"^[-_.a-zA-Z0-9]{3,222}$";
 const KEY: &str = r"[^/]";
