@@ -55,7 +55,7 @@ fn pod(owned: &Owned<'_>, wanted: &Wanted) -> Value {
         "name": "function",
         "image": wanted.image,
         "ports": [{ "containerPort": port(spec) }],
-        "env": env(owned.name(), spec),
+        "env": env(owned),
         "resources": {
             "requests": { "memory": format_bytes(amounts.request_memory.bytes), "cpu": format_cpu(amounts.request_cpu.millis) },
             "limits": { "memory": format_bytes(amounts.limit_memory.bytes), "cpu": format_cpu(amounts.limit_cpu.millis) },
@@ -68,7 +68,12 @@ fn pod(owned: &Owned<'_>, wanted: &Wanted) -> Value {
         "containerConcurrency": (spec.scaling.target_concurrency.saturating_mul(2)).min(CONTAINER_CONCURRENCY_MAX),
         "timeoutSeconds": timeout_s,
     });
-    let (volumes, mounts) = secret_files(spec);
+    let (mut volumes, mut mounts) = secret_files(spec);
+    if is_built(spec) {
+        // The rest of the file system is read-only.
+        volumes.push(json!({ "name": "tmp", "emptyDir": {} }));
+        mounts.push(json!({ "name": "tmp", "mountPath": "/tmp" }));
+    }
     if !volumes.is_empty() {
         container["volumeMounts"] = mounts.into();
         pod["volumes"] = volumes.into();
@@ -82,6 +87,10 @@ fn pod(owned: &Owned<'_>, wanted: &Wanted) -> Value {
     pod
 }
 
+fn is_built(spec: &Spec) -> bool {
+    spec.source.as_ref().is_some_and(|source| source.kind.is_built())
+}
+
 fn port(spec: &Spec) -> u16 {
     spec.source.as_ref().and_then(|source| source.image.as_ref()).map_or(PORT, |image| image.port)
 }
@@ -93,15 +102,20 @@ fn security(spec: &Spec) -> Value {
         "capabilities": { "drop": ["ALL"] },
         "seccompProfile": { "type": "RuntimeDefault" },
     });
-    if spec.source.as_ref().is_some_and(|source| source.kind.is_built()) {
+    if is_built(spec) {
         context["runAsNonRoot"] = true.into();
         context["readOnlyRootFilesystem"] = true.into();
     }
     context
 }
 
-fn env(name: &str, spec: &Spec) -> Vec<Value> {
-    let mut env: Vec<Value> = vec![json!({ "name": "KLAMBDA_FUNCTION", "value": name })];
+fn env(owned: &Owned<'_>) -> Vec<Value> {
+    let spec = &owned.resource.spec;
+    let mut env: Vec<Value> = vec![
+        json!({ "name": "KLAMBDA_FUNCTION", "value": owned.name() }),
+        json!({ "name": "KLAMBDA_NAMESPACE", "value": owned.namespace() }),
+        json!({ "name": "KLAMBDA_TIMEOUT_MS", "value": spec.call_timeout().ms.to_string() }),
+    ];
     if !spec.secret_files.is_empty() {
         env.push(json!({ "name": "KLAMBDA_SECRETS", "value": SECRETS_FOLDER }));
     }

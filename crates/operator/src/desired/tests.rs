@@ -102,10 +102,10 @@ fn a_service_has_scaling_environment_and_a_restricted_container() {
     assert_eq!(spec["imagePullSecrets"], json!([{ "name": "pull" }]));
     let container = &spec["containers"][0];
     assert_eq!(
-        container["env"][3]["valueFrom"]["secretKeyRef"],
+        container["env"][5]["valueFrom"]["secretKeyRef"],
         json!({ "name": "db", "key": "k", "optional": true })
     );
-    assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(2));
+    assert_eq!(container["volumeMounts"].as_array().map(Vec::len), Some(3));
     let security = &container["securityContext"];
     assert_eq!(
         (&security["runAsNonRoot"], &security["allowPrivilegeEscalation"]),
