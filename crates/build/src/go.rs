@@ -30,7 +30,8 @@ pub(crate) async fn build(
 ) -> Result<(), Error> {
     let handler = Handler::find(request, &bench.code())?;
     silence_telemetry(&bench.home)?;
-    let unversioned = write_module(request, tool, &bench.code())?;
+    let unversioned =
+        write_module(request, &format!("{}.{}", tool.version.major, tool.version.minor), &bench.code())?;
     let wrapper = wrappers.path("go");
     let mut replace = OsString::from("-replace=klambda=");
     replace.push(&wrapper);
@@ -46,6 +47,24 @@ pub(crate) async fn build(
     }
     let package = handler.write_main(&bench.code())?;
     compile(tool, bench, &package).await
+}
+
+/// What a builder of images has to do.
+pub(crate) struct Prepared {
+    /// The package with the main function, relative to the code.
+    pub(crate) package: String,
+    /// Modules to get in their newest version.
+    pub(crate) unversioned: Vec<String>,
+}
+
+/// The language version of code without a `go.mod`.
+const GO_MIN: &str = "1.21";
+
+/// Writes the module and the main function, without running anything.
+pub(crate) fn prepare(request: &Request, code: &Path) -> Result<Prepared, Error> {
+    let handler = Handler::find(request, code)?;
+    let unversioned = write_module(request, GO_MIN, code)?;
+    Ok(Prepared { package: handler.write_main(code)?, unversioned })
 }
 
 /// Otherwise the tool leaves a process behind that writes into the home folder.
@@ -83,7 +102,7 @@ async fn compile(tool: &Tool, bench: &Bench, package: &str) -> Result<(), Error>
 }
 
 /// Writes a `go.mod` if the source has none, and adds the modules of the manifest. Returns the modules without a version.
-fn write_module(request: &Request, tool: &Tool, code: &Path) -> Result<Vec<String>, Error> {
+fn write_module(request: &Request, version: &str, code: &Path) -> Result<Vec<String>, Error> {
     let path = code.join("go.mod");
     let text = request.dependencies.trim();
     if text.starts_with("module ") {
@@ -91,7 +110,6 @@ fn write_module(request: &Request, tool: &Tool, code: &Path) -> Result<Vec<Strin
         return Ok(Vec::new());
     }
     let (versioned, unversioned) = parse_modules(text);
-    let version = format!("{}.{}", tool.version.major, tool.version.minor);
     let own = files::read_if_there(&path)?.unwrap_or_else(|| format!("module handler\n\ngo {version}\n"));
     files::write(&path, format!("{own}\n{versioned}").as_bytes())?;
     Ok(unversioned)

@@ -22,6 +22,35 @@ pub(crate) async fn build(request: &Request, tool: &Tool, bench: &Bench) -> Resu
     look_for_function(request, &file)
 }
 
+/// What a builder of images has to do.
+pub(crate) struct Prepared {
+    /// The file of the handler, relative to the code.
+    pub(crate) file: String,
+    /// The command of npm, if there is something to install.
+    pub(crate) install: Option<&'static str>,
+    /// Without a `package.json`, only a check tells whether the file is a module.
+    pub(crate) may_be_module: bool,
+}
+
+/// Adds the dependencies of the manifest to the code, without running anything.
+pub(crate) fn prepare(request: &Request, code: &Path) -> Result<Prepared, Error> {
+    let file = handler_file(request, code)?;
+    look_for_function(request, &file)?;
+    let has_package = code.join("package.json").is_file();
+    let listed = add_dependencies(&request.dependencies, code)?;
+    Ok(Prepared {
+        file: file.strip_prefix(code).unwrap_or(&file).display().to_string(),
+        install: listed.then(|| install_verb(request, code)),
+        may_be_module: !has_package && !listed,
+    })
+}
+
+/// A lock file is used only if the manifest adds no dependencies.
+fn install_verb(request: &Request, code: &Path) -> &'static str {
+    let locked = code.join("package-lock.json").is_file() && request.dependencies.trim().is_empty();
+    if locked { "ci" } else { "install" }
+}
+
 fn handler_file(request: &Request, code: &Path) -> Result<PathBuf, Error> {
     let (file, _) = request.handler_parts()?;
     let suffixes = [".js", ".cjs", ".mjs", "/index.js", "/index.mjs"];
@@ -88,9 +117,7 @@ fn wrong(message: String) -> Error {
 }
 
 async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Error> {
-    // A lock file is used only if the manifest adds no dependencies.
-    let locked = bench.code().join("package-lock.json").is_file() && request.dependencies.trim().is_empty();
-    let verb = if locked { "ci" } else { "install" };
+    let verb = install_verb(request, &bench.code());
     let words = [verb, "--omit=dev", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier"];
     let args = words.map(OsStr::new);
     let beside = tool.path.with_file_name("npm");

@@ -4,9 +4,48 @@ use crate::step::Bench;
 use crate::wrappers::Wrappers;
 use crate::{Error, Request, Tool, files, source_file};
 use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
 const CHECK: &str = include_str!("check.py");
 const NOT_FOUND: [&str; 3] = ["No matching distribution", "Could not find a version", "Invalid requirement"];
+
+/// The list of packages that a builder of images installs, in the code.
+pub(crate) const REQUIREMENTS: &str = ".klambda-requirements.txt";
+
+/// Writes the list of packages, without running anything. Returns whether there are any.
+pub(crate) fn prepare(request: &Request, code: &Path) -> Result<bool, Error> {
+    handler_path(request, code)?;
+    let Some(all) = requirements(request, code)? else { return Ok(false) };
+    if !request.source_distributions
+        && let Some(line) = all.lines().find(|line| names_source(line))
+    {
+        return Err(Error::DependencyNotFound { message: only_wheels_message(line.trim()), log: Vec::new() });
+    }
+    files::write(&code.join(REQUIREMENTS), all.as_bytes())?;
+    Ok(true)
+}
+
+/// The file of the handler, relative to the code.
+fn handler_path(request: &Request, code: &Path) -> Result<PathBuf, Error> {
+    let (file, _) = request.handler_parts()?;
+    let path = source_file(request.language, &request.handler).unwrap_or_default();
+    let package = path.with_extension("").join("__init__.py");
+    let path = [path, package].into_iter().find(|path| code.join(path).is_file());
+    path.ok_or_else(|| Error::HandlerMissing {
+        message: format!(
+            "the handler {} needs a file {file}.py, which does not exist in the source",
+            request.handler
+        ),
+    })
+}
+
+/// The packages of the source and of the manifest. `None` if there are none.
+fn requirements(request: &Request, code: &Path) -> Result<Option<String>, Error> {
+    let own = files::read_if_there(&code.join("requirements.txt"))?.unwrap_or_default();
+    let all = format!("{own}\n{}\n", request.dependencies);
+    let is_any = all.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with('#'));
+    Ok(is_any.then_some(all))
+}
 
 pub(crate) async fn build(
     request: &Request,
@@ -14,16 +53,8 @@ pub(crate) async fn build(
     bench: &Bench,
     wrappers: &Wrappers,
 ) -> Result<(), Error> {
-    let (file, function) = request.handler_parts()?;
-    let path = source_file(request.language, &request.handler).unwrap_or_default();
-    let package = path.with_extension("").join("__init__.py");
-    let path = [path, package].into_iter().find(|path| bench.code().join(path).is_file());
-    let path = path.ok_or_else(|| Error::HandlerMissing {
-        message: format!(
-            "the handler {} needs a file {file}.py, which does not exist in the source",
-            request.handler
-        ),
-    })?;
+    let (_, function) = request.handler_parts()?;
+    let path = handler_path(request, &bench.code())?;
     install(request, tool, bench).await?;
     let wrapper = wrappers.path("python");
     let args: Vec<&OsStr> = ["-S", "-c", CHECK, "."].map(OsStr::new).to_vec();
@@ -49,11 +80,7 @@ fn refused(bench: &Bench) -> Error {
 }
 
 async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Error> {
-    let own = files::read_if_there(&bench.code().join("requirements.txt"))?.unwrap_or_default();
-    let all = format!("{own}\n{}\n", request.dependencies);
-    if !all.lines().any(|line| !line.trim().is_empty() && !line.trim().starts_with('#')) {
-        return Ok(());
-    }
+    let Some(all) = requirements(request, &bench.code())? else { return Ok(()) };
     if !request.source_distributions
         && let Some(line) = all.lines().find(|line| names_source(line))
     {
@@ -83,11 +110,14 @@ async fn install(request: &Request, tool: &Tool, bench: &Bench) -> Result<(), Er
 }
 
 fn only_wheels(what: String, bench: &Bench) -> Error {
-    let message = format!(
+    Error::DependencyNotFound { message: only_wheels_message(&what), log: bench.output.lines() }
+}
+
+fn only_wheels_message(what: &str) -> String {
+    format!(
         "{what} (only wheels are installed; if the package has none, set build.allowSourceDistributions: true, \
          which runs the setup.py of the package)"
-    );
-    Error::DependencyNotFound { message, log: bench.output.lines() }
+    )
 }
 
 /// Whether a requirement bypasses the restriction to wheels: a path, a URL, another file, or an option that lifts the

@@ -66,6 +66,17 @@ fn hash() -> Hash {
     hasher.finish()
 }
 
+/// Writes the wrapper of one language into a new folder.
+pub(crate) fn write_of(language: crate::Language, dir: &Path) -> Result<(), Error> {
+    std::fs::create_dir_all(dir).map_err(|e| Error::io("could not create", dir, &e))?;
+    for (path, text) in FILES {
+        if let Some(file) = path.strip_prefix(language.name()).and_then(|rest| rest.strip_prefix('/')) {
+            files::write(&dir.join(file), text.as_bytes())?;
+        }
+    }
+    Ok(())
+}
+
 fn write_all(dir: &Path) -> Result<(), Error> {
     for (path, text) in FILES {
         let path = dir.join(path);

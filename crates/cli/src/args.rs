@@ -1,6 +1,7 @@
 //! The grammar: kubectl's verbs for resources, and a noun with verbs of its own for what runs.
 
 mod access;
+mod cluster;
 mod context;
 mod develop;
 mod files;
@@ -15,6 +16,7 @@ mod top;
 mod webhooks;
 
 pub use access::*;
+pub use cluster::*;
 pub use context::*;
 pub use develop::*;
 pub use files::*;
@@ -169,6 +171,10 @@ pub enum Command {
     Config,
     /// Print the Kubernetes custom resource definitions
     Crd,
+    /// Run functions and agents on Kubernetes
+    Operator(Box<Operator>),
+    /// Fetch the source of a function, to build an image of it
+    Fetch(Fetch),
     /// Print the alerting rules for Prometheus
     Alerts(Alerts),
     /// Print the dashboards for Grafana, or write them to a folder

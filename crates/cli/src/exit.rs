@@ -22,6 +22,14 @@ pub struct StoreFailed(pub String);
 #[error("there are differences")]
 pub struct Differences;
 
+/// The source of a function cannot be fetched, and a retry cannot help.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct FetchFailedForGood(pub String);
+
+/// The policy of build Jobs knows this number.
+pub const FETCH_FAILED_FOR_GOOD: u8 = 10;
+
 impl Usage {
     pub fn file(file: &Path, error: &dyn fmt::Display) -> Usage {
         Usage(format!("{}: {error}", file.display()))
@@ -49,6 +57,9 @@ pub fn code(error: &anyhow::Error) -> u8 {
     }
     if error.chain().any(|cause| cause.is::<StoreFailed>()) {
         return klambda_crash::EXIT_STORE;
+    }
+    if error.chain().any(|cause| cause.is::<FetchFailedForGood>()) {
+        return FETCH_FAILED_FOR_GOOD;
     }
     match error.chain().find_map(|cause| cause.downcast_ref::<client::Error>()) {
         Some(client::Error::Unreachable { .. } | client::Error::Tls { .. }) => 3,

@@ -59,6 +59,7 @@ impl Control {
             hash: known.hash.clone(),
             waiting: known.waiting,
             draining: known.leaving,
+            taken: true,
             fault: known.fault.clone(),
         })
     }

@@ -1,13 +1,25 @@
 //! Custom resource definitions, generated from the same schemas that validate documents.
 
-use crate::resource::{API_VERSION, ResourceKind};
+mod rules;
+
+use crate::resource::{AGENT_API_VERSION, API_VERSION, ResourceKind};
 use crate::schema;
 use klambda_core::{event_type, subscription, webhook};
 use serde_json::{Value, json};
 
 /// An `apiextensions.k8s.io/v1` definition for `kubectl apply`.
 fn definition(kind: &str, short_names: &[&str], columns: Value, schema: Value) -> Value {
-    let (group, version) = API_VERSION.split_once('/').unwrap_or((API_VERSION, ""));
+    definition_in(API_VERSION, kind, short_names, columns, schema)
+}
+
+fn definition_in(
+    api_version: &str,
+    kind: &str,
+    short_names: &[&str],
+    columns: Value,
+    schema: Value,
+) -> Value {
+    let (group, version) = api_version.split_once('/').unwrap_or((api_version, ""));
     let singular = kind.to_lowercase();
     let plural = format!("{singular}s");
     json!({
@@ -39,14 +51,22 @@ fn definition(kind: &str, short_names: &[&str], columns: Value, schema: Value) -
 
 pub fn definitions() -> Vec<Value> {
     let functions = ResourceKind::ALL.into_iter().map(of_functions);
-    functions.chain([of_subscriptions(), of_webhooks(), of_event_types()]).collect()
+    functions.chain([of_subscriptions(), of_webhooks(), of_event_types(), of_agents_of_old()]).collect()
 }
 
 fn of_functions(kind: ResourceKind) -> Value {
-    let short_names = match kind {
-        ResourceKind::LambdaFunction => ["lf", "lfunc"],
-        ResourceKind::LambdaAgent => ["la", "lagent"],
-    };
+    match kind {
+        ResourceKind::LambdaFunction => functions_in(API_VERSION, kind, &["lf", "lfunc"]),
+        ResourceKind::LambdaAgent => functions_in(API_VERSION, kind, &["la", "lagent"]),
+    }
+}
+
+/// Agents in their first API group. Short names belong to the other group, so that they are not ambiguous.
+fn of_agents_of_old() -> Value {
+    functions_in(AGENT_API_VERSION, ResourceKind::LambdaAgent, &[])
+}
+
+fn functions_in(api_version: &str, kind: ResourceKind, short_names: &[&str]) -> Value {
     // The columns of `kubectl get`.
     let columns = json!([
         { "name": "Phase", "type": "string", "jsonPath": ".status.phase" },
@@ -55,7 +75,21 @@ fn of_functions(kind: ResourceKind) -> Value {
         { "name": "URL", "type": "string", "jsonPath": ".status.serviceStatus.url", "priority": 1 },
         { "name": "Age", "type": "date", "jsonPath": ".metadata.creationTimestamp" },
     ]);
-    definition(kind.name(), &short_names, columns, schema::open_api(kind))
+    let mut schema = schema::open_api(kind);
+    rules::of_functions(&mut schema);
+    // A cluster has no other place that changes together with the status.
+    schema["properties"]["status"]["properties"]["counters"] = json!({
+        "type": "object",
+        "description": "Counters of the operator. They number events and builds.",
+        "additionalProperties": { "type": "string" },
+    });
+    let mut definition = definition_in(api_version, kind.name(), short_names, columns, schema);
+    // `kubectl scale` sets the minimum number of replicas.
+    definition["spec"]["versions"][0]["subresources"]["scale"] = json!({
+        "specReplicasPath": ".spec.scaling.minReplicas",
+        "statusReplicasPath": ".status.serviceStatus.replicas",
+    });
+    definition
 }
 
 fn of_subscriptions() -> Value {
@@ -78,8 +112,9 @@ fn of_subscriptions() -> Value {
         "x-kubernetes-preserve-unknown-fields": true,
     });
     let spec = subscription::spec_schema().published();
-    let schema =
+    let mut schema =
         json!({ "type": "object", "required": ["spec"], "properties": { "spec": spec, "status": status } });
+    rules::of_subscriptions(&mut schema);
     definition(subscription::KIND, &["lsub"], columns, schema)
 }
 
@@ -101,8 +136,9 @@ fn of_webhooks() -> Value {
         "x-kubernetes-preserve-unknown-fields": true,
     });
     let spec = webhook::spec_schema().published();
-    let schema =
+    let mut schema =
         json!({ "type": "object", "required": ["spec"], "properties": { "spec": spec, "status": status } });
+    rules::of_webhooks(&mut schema);
     definition(webhook::KIND, &["wh"], columns, schema)
 }
 

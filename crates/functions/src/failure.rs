@@ -88,6 +88,8 @@ reasons! {
     NoContainerEngine false "Install podman or docker on the server and run `klambda rebuild`, or use code as the source",
     IsolationRequired false "Use an image or a URL as the source. Or set functions.isolation to none, restart the server, and run `klambda rebuild`",
     FolderNotAllowed false "Folders work only on a single machine. Use git, a bucket or inline code",
+    SpecInvalid false "Fix the fields that the message names and apply again",
+    NameTaken false "Rename this function, or delete the other object",
     PlatformError true "Check the log of the server",
 }
 

@@ -113,6 +113,8 @@ pub struct Subscription {
     pub waiting: u64,
     /// It accepts no new events.
     pub draining: bool,
+    /// Whether the engine knows it. A cluster stores it before a dispatcher reads it.
+    pub taken: bool,
     /// Why the engine rejected the last document.
     pub fault: Option<String>,
 }

@@ -104,10 +104,14 @@ pub fn plan(desired: &Resource, observed: &Observed, limits: &Limits, now: Milli
 
 /// The plan for a resource whose [`plan`] panicked: phase `Failed` with the reason. Running versions stay as they are.
 pub fn failed(desired: &Resource, why: &str, limits: &Limits, now: Millis) -> Plan {
+    refused(desired, &Failure::new(Reason::PlatformError, why), limits, now)
+}
+
+/// The plan for a resource that a platform must not act on, with the reason. Running versions stay as they are.
+pub fn refused(desired: &Resource, failure: &Failure, limits: &Limits, now: Millis) -> Plan {
     let observed = Observed::default();
     let mut planner = Planner::new(desired, &observed, limits, now);
     planner.begin();
-    let failure = Failure::new(Reason::PlatformError, why);
     planner.say(Aspect::DeployReady, Saying::no(failure.reason.name(), failure.message()));
     planner.set_phase(Phase::Failed);
     planner.finish()

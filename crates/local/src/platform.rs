@@ -8,6 +8,7 @@ mod built_artifact;
 pub mod cache;
 mod deploy;
 mod function;
+mod image_context;
 mod jobs;
 mod kept;
 mod observe;
@@ -18,6 +19,7 @@ mod source_of;
 mod sweep;
 mod work;
 
+pub use image_context::image_context;
 pub use once::Once;
 pub use options::Options;
 

@@ -30,7 +30,7 @@ const GROUPS: [(&str, &[&str]); 3] = [
 ];
 /// Named on two lines, so that the whole help fits on a screen.
 const OTHERS: [&[&str]; 2] = [
-    &["rebuild", "cost", "bench", "alerts", "dashboards", "crd"],
+    &["rebuild", "cost", "bench", "alerts", "dashboards", "crd", "operator", "fetch"],
     &["config", "upgrade-check", "completion", "version", "options"],
 ];
 
@@ -42,6 +42,7 @@ Exit codes:
   3  the server is not reachable
   4  not found
   5  conflict
+ 10  `fetch` only: the source cannot be fetched, and a retry cannot help
  70  `serve` only: a panic ended the server
  74  `serve` only: the store failed";
 

@@ -19,6 +19,7 @@ mod dlq;
 mod edit;
 mod event;
 mod explain;
+mod fetch;
 mod function;
 mod get;
 mod lane;
@@ -27,6 +28,7 @@ mod letters;
 pub mod logs;
 pub mod manifest;
 mod namespace;
+mod operator;
 mod prune;
 mod receive;
 mod revisions;
@@ -120,6 +122,8 @@ fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {
         Command::Demo(args) => demo::run(out, args),
         Command::Config => config::run(out),
         Command::Crd => crd::run(out, cli.global.output),
+        Command::Operator(args) => operator::run(args, cli.global.token_file.as_deref()),
+        Command::Fetch(args) => fetch::run(args),
         Command::Alerts(args) => alerts::run(out, cli.global.output, args),
         Command::Dashboards(args) => dashboards::run(out, cli.global.output, args),
         Command::Completion(args) => completion::run(out, args),

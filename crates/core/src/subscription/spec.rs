@@ -25,7 +25,7 @@ const BUFFER_BYTES_MAX: u64 = 1 << 40;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "!has(self.orderingPolicy) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered" },
+    { "rule": "!has(self.orderingPolicy) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered", "fieldPath": ".orderingPolicy" },
 ]))]
 pub struct Spec {
     /// Which events to deliver. An event must match all filters; without filters, every event matches.

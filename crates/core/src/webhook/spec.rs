@@ -25,9 +25,9 @@ const BATCH_BYTES_MAX: u64 = 16 << 20;
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "!has(self.orderingPolicy) || !has(self.ordering) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered" },
-    { "rule": "!has(self.batch) || !has(self.ordering) || self.ordering == 'ordered'", "message": "batch requires ordering: ordered" },
-    { "rule": "!has(self.tls) || self.url.lowerAscii().startsWith('https://')", "message": "tls requires an https:// URL" },
+    { "rule": "!has(self.orderingPolicy) || !has(self.ordering) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered", "fieldPath": ".orderingPolicy" },
+    { "rule": "!has(self.batch) || !has(self.ordering) || self.ordering == 'ordered'", "message": "batch requires ordering: ordered", "fieldPath": ".batch" },
+    { "rule": "!has(self.tls) || self.url.lowerAscii().startsWith('https://')", "message": "tls requires an https:// URL", "fieldPath": ".tls" },
 ]))]
 pub struct Spec {
     /// An `http://` or `https://` URL without user, password and fragment.

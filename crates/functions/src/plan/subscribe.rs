@@ -22,6 +22,10 @@ impl Planner<'_> {
             }
             (Some(document), Some(known)) if known.hash == hash::of(&document) => match &known.fault {
                 Some(fault) => Saying::no("Refused", format!("{fault}. Fix the triggers and apply again.")),
+                None if !known.taken => Saying::unknown(
+                    "WaitingForDispatcher",
+                    "The dispatcher has not read the Subscription yet",
+                ),
                 None => self.subscribed(),
             },
             (Some(document), _) => {

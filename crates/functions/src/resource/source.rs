@@ -23,14 +23,14 @@ pub enum SourceType {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "has(self.minio) == (self.type == 'minio')", "message": "minio must be set if and only if type is minio" },
-    { "rule": "has(self.s3) == (self.type == 's3')", "message": "s3 must be set if and only if type is s3" },
-    { "rule": "has(self.gcs) == (self.type == 'gcs')", "message": "gcs must be set if and only if type is gcs" },
-    { "rule": "has(self.git) == (self.type == 'git')", "message": "git must be set if and only if type is git" },
-    { "rule": "has(self.inline) == (self.type == 'inline')", "message": "inline must be set if and only if type is inline" },
-    { "rule": "has(self.folder) == (self.type == 'folder')", "message": "folder must be set if and only if type is folder" },
-    { "rule": "has(self.image) == (self.type == 'image')", "message": "image must be set if and only if type is image" },
-    { "rule": "has(self.url) == (self.type == 'url')", "message": "url must be set if and only if type is url" },
+    { "rule": "has(self.minio) == (self.type == 'minio')", "message": "minio must be set if and only if type is minio", "fieldPath": ".minio" },
+    { "rule": "has(self.s3) == (self.type == 's3')", "message": "s3 must be set if and only if type is s3", "fieldPath": ".s3" },
+    { "rule": "has(self.gcs) == (self.type == 'gcs')", "message": "gcs must be set if and only if type is gcs", "fieldPath": ".gcs" },
+    { "rule": "has(self.git) == (self.type == 'git')", "message": "git must be set if and only if type is git", "fieldPath": ".git" },
+    { "rule": "has(self.inline) == (self.type == 'inline')", "message": "inline must be set if and only if type is inline", "fieldPath": ".inline" },
+    { "rule": "has(self.folder) == (self.type == 'folder')", "message": "folder must be set if and only if type is folder", "fieldPath": ".folder" },
+    { "rule": "has(self.image) == (self.type == 'image')", "message": "image must be set if and only if type is image", "fieldPath": ".image" },
+    { "rule": "has(self.url) == (self.type == 'url')", "message": "url must be set if and only if type is url", "fieldPath": ".url" },
 ]))]
 pub struct Source {
     /// Selects the member that is used.

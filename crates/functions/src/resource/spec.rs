@@ -15,8 +15,8 @@ use serde_json::Value;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "!has(self.orderingPolicy) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered" },
-    { "rule": "!has(self.source) || self.source.type in ['image', 'url'] || has(self.runtime)", "message": "code needs a runtime" },
+    { "rule": "!has(self.orderingPolicy) || self.ordering == 'ordered'", "message": "orderingPolicy requires ordering: ordered", "fieldPath": ".orderingPolicy" },
+    { "rule": "!has(self.source) || self.source.type in ['image', 'url'] || has(self.runtime)", "message": "code needs a runtime", "fieldPath": ".runtime" },
 ]))]
 pub struct Spec {
     /// The source of the code. Optional for agents.
@@ -111,7 +111,7 @@ pub struct Runtime {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, JsonSchema)]
 #[serde(default, rename_all = "camelCase")]
 #[schemars(extend("x-kubernetes-validations" = [
-    { "rule": "self.minReplicas <= self.maxReplicas", "message": "minReplicas must not be greater than maxReplicas" },
+    { "rule": "self.minReplicas <= self.maxReplicas", "message": "minReplicas must not be greater than maxReplicas", "fieldPath": ".minReplicas" },
 ]))]
 pub struct Scaling {
     #[schemars(range(min = 0, max = 1000))]

@@ -160,8 +160,8 @@ fn definitions_keep_to_the_rules_of_structural_schemas() {
 #[test]
 fn definitions_are_named_as_manifests_name_them() {
     let definitions = definitions();
-    let [function, agent, subscription, endpoint, event_type] = definitions.as_slice() else {
-        panic!("five kinds")
+    let [function, agent, subscription, endpoint, event_type, old_agent] = definitions.as_slice() else {
+        panic!("six definitions")
     };
     assert_eq!(function["metadata"]["name"], "lambdafunctions.lambda.knative.io");
     assert_eq!(subscription["metadata"]["name"], "subscriptions.lambda.knative.io");
@@ -179,6 +179,33 @@ fn definitions_are_named_as_manifests_name_them() {
     assert_eq!(required(endpoint), json!(["url"]));
     assert_eq!(event_type["metadata"]["name"], "eventtypes.lambda.knative.io");
     assert_eq!(required(event_type), Value::Null);
+    assert_eq!(old_agent["metadata"]["name"], "lambdaagents.lambda.knative.dev");
+    assert_eq!(version(old_agent), version(agent), "the same kind in both groups");
+    assert_eq!(subscription["spec"]["names"]["shortNames"], json!(["lsub"]), "Knative has subscriptions too");
+}
+
+/// Files that users apply are what the program prints. `KLAMBDA_UPDATE=1` writes them.
+#[test]
+fn the_files_of_the_definitions_are_up_to_date() {
+    let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../deploy/crds");
+    let mut names = Vec::new();
+    for definition in definitions() {
+        let name = format!("{}.yaml", definition["metadata"]["name"].as_str().expect("name"));
+        let text = serde_saphyr::to_string(&definition).expect("YAML");
+        if std::env::var_os("KLAMBDA_UPDATE").is_some() {
+            std::fs::write(folder.join(&name), &text).expect("writable");
+        }
+        let file = std::fs::read_to_string(folder.join(&name)).unwrap_or_default();
+        assert!(file == text, "deploy/crds/{name} differs: run this test with KLAMBDA_UPDATE=1");
+        names.push(name);
+    }
+    let mut files: Vec<String> = std::fs::read_dir(folder)
+        .expect("deploy/crds")
+        .map(|entry| entry.expect("entry").file_name().into_string().expect("text"))
+        .collect();
+    names.sort();
+    files.sort();
+    assert_eq!(files, names);
 }
 
 /// The definition contains the default of every field, and a description of each bound.

@@ -155,7 +155,7 @@ impl Platform {
                 let hash = hash::of(&document);
                 let waiting = 0;
                 self.observed.subscription =
-                    Some(Subscription { hash, waiting, draining: false, fault: None });
+                    Some(Subscription { hash, waiting, draining: false, taken: true, fault: None });
             }
             Action::Drain { .. } => self.observed.subscription.as_mut().unwrap().draining = true,
             Action::Unsubscribe => self.observed.subscription = None,

@@ -318,7 +318,7 @@ fn is_asked_again(resource: &Resource) -> bool {
     resource.spec.build.force_rebuild || resource.metadata.annotations.contains_key(REBUILD_ANNOTATION)
 }
 
-fn language(language: resource::Language) -> Language {
+pub(super) fn language(language: resource::Language) -> Language {
     match language {
         resource::Language::Nodejs => Language::NodeJs,
         resource::Language::Python => Language::Python,
@@ -330,7 +330,7 @@ pub(super) fn broken(error: impl std::fmt::Display) -> Failure {
     Failure::new(Reason::PlatformError, capital(&error.to_string()))
 }
 
-fn not_fetched(error: &source::Error, source: &Source) -> Failure {
+pub(super) fn not_fetched(error: &source::Error, source: &Source) -> Failure {
     let reason = match error {
         source::Error::NotFound(_) | source::Error::BadReference(_) => Reason::SourceNotFound,
         source::Error::Refused(_) => Reason::SourceRefused,
@@ -357,7 +357,7 @@ fn is_short_commit(reference: &str) -> bool {
     (4..40).contains(&reference.len()) && reference.bytes().all(|byte| byte.is_ascii_hexdigit())
 }
 
-fn not_built(error: &klambda_build::Error) -> Failure {
+pub(super) fn not_built(error: &klambda_build::Error) -> Failure {
     let reason = match error {
         klambda_build::Error::VersionNotAvailable { .. } => Reason::RuntimeNotFound,
         klambda_build::Error::DependencyNotFound { .. } => Reason::DependencyNotFound,
