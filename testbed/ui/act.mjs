@@ -57,6 +57,14 @@ await operator.keyboard.press('Enter');
 await operator.locator('.page[data-name="search"] table').waitFor();
 check((await text(operator)).includes('order-1'), 'the search finds no lane');
 
+// ---- overview -------------------------------------------------------------------------------------------------
+await open(operator, '#/overview', 'overview');
+await operator.locator('.attention li', { hasText: 'lanes parked' }).getByRole('button', { name: 'Replay…' }).click();
+await operator.getByText(/Dry run: \d+ dead letters of \d+ keys would be replayed/).waitFor();
+await inspect(operator, 'replay from the overview');
+await operator.locator('dialog').getByRole('button', { name: 'Cancel' }).click();
+await closed(operator);
+
 // ---- lanes ----------------------------------------------------------------------------------------------------
 await open(operator, '#/lane/default/orders/order-1', 'lane');
 await use(operator, 'Pause');
@@ -141,6 +149,8 @@ await admin.locator('dialog').getByRole('button', { name: 'Invoke', exact: true 
 await admin.locator('dialog').getByText('"world"').waitFor();
 await inspect(admin, 'invoke');
 await admin.locator('dialog').getByRole('button', { name: 'Cancel' }).click();
+await admin.locator('.card', { hasText: 'Calls' }).getByText(/[1-9]\d* in all/).waitFor();
+await admin.locator('.card', { hasText: 'Duration' }).getByText('≤').first().waitFor();
 await open(admin, '#/function/default/hello/logs', 'function');
 await admin.locator('.line').getByText('said').first().waitFor();
 await open(admin, '#/function/default/hello/revisions', 'function');
@@ -158,8 +168,7 @@ await closed(admin);
 await until('the function is gone', async () => (await api('lambda/functions/wrong')).status === 404);
 await open(admin, '#/functions', 'functions');
 await use(admin, 'New function…', {}, 'Create');
-await admin.waitForTimeout(300);
-check(await admin.locator('dialog .error').isVisible(), 'a taken name is not refused in the dialog');
+await admin.locator('dialog .error').waitFor();
 await admin.locator('dialog').getByRole('button', { name: 'Cancel' }).click();
 
 // ---- webhooks -------------------------------------------------------------------------------------------------
@@ -192,7 +201,7 @@ await use(admin, 'Send again…', {}, 'Send again');
 await closed(admin);
 await open(admin, '#/webhook/default/partner', 'webhook');
 await use(admin, 'Link for the receiver…', {}, 'Create link');
-await admin.getByRole('heading', { name: 'Link for the receiver' }).last().waitFor();
+await admin.getByRole('heading', { name: 'Link for the receiver', exact: true }).waitFor();
 const address = await admin.locator('dialog input').inputValue();
 await admin.getByRole('button', { name: 'Close' }).click();
 
@@ -259,6 +268,7 @@ await guest.getByLabel('Token').fill('wrong');
 await guest.getByRole('button', { name: 'Sign in' }).click();
 await guest.locator('.error').waitFor();
 await open(admin, '#/audit', 'audit');
+await admin.locator('main tbody tr').first().waitFor();
 const log = await text(admin);
 for (const word of ['token/operator', 'token/admin', 'skip', 'purge', 'rotate', 'rollback', 'edit']) check(log.includes(word), `the audit log lacks ${word}`);
 await open(admin, '#/server', 'server');

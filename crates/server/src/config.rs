@@ -3,9 +3,12 @@
 //!
 //! `klambda config` prints [`DEFAULT_FILE`]. A test checks that it equals [`Config::default`].
 
+mod issuer;
 mod settings;
 mod sources;
 
+pub(crate) use issuer::is_safe;
+pub use issuer::{Auth, Jwt, Oidc};
 pub use klambda_core::kinds::Strategy;
 pub use settings::names;
 pub use sources::{Error, Overrides, yaml_fault};
@@ -43,26 +46,6 @@ pub struct Config {
     pub outbound: Outbound,
     pub cost: Cost,
     pub replay: Replay,
-}
-
-/// Authentication besides the tokens of the server itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
-pub struct Auth {
-    pub jwt: Jwt,
-}
-
-/// A trusted issuer of JWTs.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
-pub struct Jwt {
-    pub issuer: Option<String>,
-    pub audience: Option<String>,
-    pub jwks_file: Option<PathBuf>,
-    pub jwks_url: Option<String>,
-    pub refresh: Duration,
-    pub role_claim: String,
-    pub namespaces_claim: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -284,6 +267,13 @@ impl Config {
         }
     }
 
+    /// The names of this server in addition to its addresses: those that are allowed, and the one of its public URL.
+    pub fn own_hosts(&self) -> Vec<String> {
+        let public = self.auth.oidc.public_url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
+        let public = public.and_then(|url| url.authority().map(|name| name.as_str().to_owned()));
+        self.allow_hosts.iter().cloned().chain(public).collect()
+    }
+
     /// Checks whether it is safe to listen on the configured address. `Ok` may contain a warning for the user.
     pub fn exposure(&self) -> Result<Option<String>, Exposure> {
         if self.listen.ip().to_canonical().is_loopback() {
@@ -345,20 +335,6 @@ impl Default for Cost {
             server_month: 15.0,
             monthly_budget: 0.0,
             function_day_limit: 0.0,
-        }
-    }
-}
-
-impl Default for Jwt {
-    fn default() -> Jwt {
-        Jwt {
-            issuer: None,
-            audience: None,
-            jwks_file: None,
-            jwks_url: None,
-            refresh: secs(300),
-            role_claim: "klambda/role".to_owned(),
-            namespaces_claim: "klambda/namespaces".to_owned(),
         }
     }
 }

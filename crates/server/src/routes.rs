@@ -77,8 +77,11 @@ pub fn routes() -> Vec<Route> {
         get("/", Public, ui::forward),
         get("/ui", Public, ui::page),
         get("/ui/{file}", Public, ui::file),
+        get("/ui/session", Public, ui::session::show),
         post("/ui/session", Public, ui::session::create),
         delete("/ui/session", Public, ui::session::delete),
+        get("/ui/sign-in", Public, ui::sign_in::start),
+        get("/ui/callback", Public, ui::sign_in::callback),
         get("/api/v1/whoami", Known, whoami::show),
         get("/api/v1/overview", List(VIEWER), overview::show),
         get("/api/v1/status", Server(VIEWER), status::show),
@@ -174,6 +177,7 @@ pub fn routes() -> Vec<Route> {
         "/api/v1/lambda/functions/{name}/revisions",
         "/api/v1/lambda/functions/{name}/rollback",
         "/api/v1/lambda/functions/{name}/logs",
+        "/api/v1/lambda/functions/{name}/metrics",
         "/api/v1/lambda/functions/{name}/invoke",
     ]));
     routes.extend(lambda([
@@ -183,13 +187,14 @@ pub fn routes() -> Vec<Route> {
         "/api/v1/lambda/agents/{name}/revisions",
         "/api/v1/lambda/agents/{name}/rollback",
         "/api/v1/lambda/agents/{name}/logs",
+        "/api/v1/lambda/agents/{name}/metrics",
         "/api/v1/lambda/agents/{name}/invoke",
     ]));
     routes
 }
 
 /// Functions and agents: the same resources under two paths.
-fn lambda([all, one, rebuild, history, rollback, log, invoke]: [&'static str; 7]) -> [Route; 11] {
+fn lambda([all, one, rebuild, history, rollback, log, numbers, invoke]: [&'static str; 8]) -> [Route; 12] {
     [
         get(all, List(VIEWER), functions::list).watched(),
         post(all, In(DEVELOPER), functions::create).watched(),
@@ -201,6 +206,7 @@ fn lambda([all, one, rebuild, history, rollback, log, invoke]: [&'static str; 7]
         get(history, In(VIEWER), revisions::list).watched(),
         post(rollback, In(DEVELOPER), revisions::rollback).watched(),
         get(log, In(VIEWER), logs::show).watched(),
+        get(numbers, In(VIEWER), functions::metrics::show).watched(),
         // Invocations are not rate-limited or counted here. Most take the fast path.
         post(invoke, In(PRODUCER), invoke::call),
     ]

@@ -2,6 +2,7 @@
 //! ([why](../../../docs/decisions/0024-the-page.md)).
 
 pub mod session;
+pub mod sign_in;
 
 use crate::extract::Path;
 use crate::problem::Problem;
@@ -49,6 +50,7 @@ assets! {
     SCRIPT "dialog.js";
     SCRIPT "data.js";
     SCRIPT "table.js";
+    SCRIPT "rates.js";
     SCRIPT "overview.js";
     SCRIPT "lanes.js";
     SCRIPT "lane.js";

@@ -5,7 +5,7 @@ import * as api from './api.js';
 import { attempt, failed, show } from './dialog.js';
 import { hash } from './table.js';
 import * as overview from './overview.js';
-import { signIn } from './signin.js';
+import { restorePlace, signIn } from './signin.js';
 
 // [address, name, key after `g`, module, shown to]
 const PAGES = [
@@ -34,6 +34,9 @@ const DETAILS = {
   search: ['lanes', () => import('./lanes.js')],
 };
 
+/** The moment when the first page can be used, for measurements. */
+const READY = 'klambda-ready';
+
 const root = document.getElementById('app');
 let main;
 let current = new AbortController();
@@ -54,6 +57,7 @@ async function start() {
   if (token) return openLink(decodeURIComponent(token));
   try {
     await api.whoami();
+    restorePlace();
     enter();
   } catch (problem) {
     if (problem.status === 401 || problem.status === 403) askToSignIn();
@@ -77,11 +81,13 @@ function unreachable(problem) {
     h('button', { type: 'button', onclick: () => location.reload() }, 'Try again')));
 }
 
-function askToSignIn(why) {
+async function askToSignIn(why) {
   current.abort();
   main = null;
-  replace(root, signIn(typeof why === 'string' ? why : '', enter));
-  root.querySelector('input')?.focus();
+  const asking = await signIn(typeof why === 'string' ? why : '', enter);
+  if (main) return;
+  replace(root, asking);
+  root.querySelector('a.primary, input')?.focus();
 }
 
 function enter() {
@@ -178,6 +184,7 @@ async function open(load, name, parts, query, signal) {
     replace(main, place);
     scrollTo(0, 0);
     await module.page(place, { name, parts, query, signal });
+    if (!performance.getEntriesByName(READY).length) performance.mark(READY);
     const title = place.querySelector('h1')?.textContent;
     document.title = title ? `${title} – klambda` : 'klambda';
   } catch (problem) {
@@ -187,8 +194,10 @@ async function open(load, name, parts, query, signal) {
 
 function mark(page) {
   for (const one of document.querySelectorAll('nav.side a')) {
-    if (one.dataset.page === page) one.setAttribute('aria-current', 'page');
-    else one.removeAttribute('aria-current');
+    if (one.dataset.page === page) {
+      one.setAttribute('aria-current', 'page');
+      one.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    } else one.removeAttribute('aria-current');
   }
 }
 

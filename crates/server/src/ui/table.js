@@ -15,7 +15,7 @@ export function table(label, columns, items, key = () => undefined, rows = new W
   };
   return h('div.scroll', { tabindex: '0', role: 'region', 'aria-label': label },
     h('table', null,
-      h('thead', null, h('tr', null, columns.map((column) => h('th', { scope: 'col', class: column.class === 'num' ? 'num' : '' }, column.head ?? column.name)))),
+      h('thead', null, h('tr', null, columns.map((column) => h('th', { scope: 'col', class: ['num', 'act'].includes(column.class) ? column.class : '' }, column.head ?? column.name)))),
       h('tbody', null, items.map(made))));
 }
 
@@ -30,7 +30,7 @@ export function tone(state) {
 }
 
 /** A state in a word, with a colour and a shape: the colour alone says nothing. */
-export const chip = (state, kind = tone(state)) => h('span.chip', { class: kind }, visible(state));
+export const chip = (state, kind = tone(state)) => h('span.chip', { class: kind }, visible(state).replace(/(?<=[a-z])[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`));
 
 export const time = (at) => (at ? h('time', { datetime: at, title: at }, clock(at)) : '–');
 export const since = (at) => (at ? h('time', { datetime: at, title: at }, age(at)) : '–');
