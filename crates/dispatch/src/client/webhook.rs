@@ -176,6 +176,10 @@ impl Signed {
         Some(Signed::of(body(delivery, spec, id, &event), spec, id, delivery.time, keys))
     }
 
+    pub fn add_header(&mut self, name: &str, value: &str) {
+        write_header(&mut self.block, name, value);
+    }
+
     fn of(body: Vec<u8>, spec: &Spec, id: EventId, time: Millis, keys: &Keys) -> Signed {
         let mut block = Vec::with_capacity(keys.headers.block.len() + SIGNATURE_BYTES);
         block.extend_from_slice(&keys.headers.block);
