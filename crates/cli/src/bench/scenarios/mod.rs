@@ -14,6 +14,7 @@ mod restart;
 mod slow;
 mod subscriptions;
 mod throughput;
+mod traces;
 mod turns;
 mod webhooks;
 
@@ -49,6 +50,8 @@ pub enum Scenario {
     Idle,
     /// One busy subscription among 10,000 that want other events
     Subscriptions,
+    /// What recording a tenth of all traces costs
+    Traces,
     /// The lane machine alone, without disk or network
     Machine,
     /// Functions, all three below
@@ -77,7 +80,7 @@ pub enum Scenario {
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 20] = [
+const EVERY: [(Scenario, &str, Runner); 21] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
@@ -89,6 +92,7 @@ const EVERY: [(Scenario, &str, Runner); 20] = [
     (Scenario::Restart, "restart", restart::run),
     (Scenario::Idle, "idle", idle::run),
     (Scenario::Subscriptions, "subscriptions", subscriptions::run),
+    (Scenario::Traces, "traces", traces::run),
     (Scenario::Machine, "machine", machine::run),
     (Scenario::FunctionsCold, "functions-cold", functions::cold::run),
     (Scenario::FunctionsWarm, "functions-warm", functions::warm::run),
