@@ -49,8 +49,7 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
 }
 
 fn traces(text: &mut Text, api: &Api) {
-    let Some(export) = &api.traces else { return };
-    let counts = export.stats().read();
+    let counts = api.traces.as_ref().map(|export| export.stats().read()).unwrap_or_default();
     single(text, "klambda_spans_exported_total", "Spans that the collector has taken.", counts.exported);
     let name = "klambda_spans_dropped_total";
     text.counter(name, "Spans that were dropped, by reason: the queue was full, or the export failed.");

@@ -39,7 +39,7 @@ pub struct Stats {
     dropped_failed: AtomicU64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     pub exported: u64,
     /// The queue was full.

@@ -10,5 +10,5 @@ mod queue;
 mod settings;
 
 pub use exemplars::{Exemplar, Exemplars, Series};
-pub use export::{Export, Stats};
+pub use export::{Counts, Export, Stats};
 pub use settings::{Error, Protocol, Settings, Target};
