@@ -72,8 +72,11 @@ impl Collector {
 
 /// A server that exports to this endpoint, quickly.
 fn serve(folder: &Path, endpoint: &str, more: &[(&str, &str)]) -> Server {
-    let mut variables =
-        vec![("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint), ("OTEL_BSP_SCHEDULE_DELAY", "50"), ("KLAMBDA_LOG_FORMAT", "json")];
+    let mut variables = vec![
+        ("OTEL_EXPORTER_OTLP_ENDPOINT", endpoint),
+        ("OTEL_BSP_SCHEDULE_DELAY", "50"),
+        ("KLAMBDA_LOG_FORMAT", "json"),
+    ];
     variables.extend(more);
     Server::with(folder, &variables)
 }
@@ -109,7 +112,8 @@ fn event(id: &str, kind: &str, traceparent: Option<&str>) -> Value {
 
 /// Sends one event, or several as a batch, with these headers.
 fn send(server: &Server, body: &Value, headers: &[(&str, &str)]) -> u16 {
-    let media = if body.is_array() { "application/cloudevents-batch+json" } else { "application/cloudevents+json" };
+    let media =
+        if body.is_array() { "application/cloudevents-batch+json" } else { "application/cloudevents+json" };
     let mut request = agent().post(format!("{}/api/v1/events", server.url)).content_type(media);
     for (name, value) in headers {
         request = request.header(*name, *value);
@@ -124,7 +128,8 @@ fn metrics(server: &Server, accept: &str) -> String {
 
 fn counted(server: &Server, series: &str) -> f64 {
     let text = metrics(server, "text/plain");
-    let line = text.lines().find(|line| line.starts_with(series)).unwrap_or_else(|| panic!("{series}: {text}"));
+    let line =
+        text.lines().find(|line| line.starts_with(series)).unwrap_or_else(|| panic!("{series}: {text}"));
     line.rsplit(' ').next().and_then(|value| value.parse().ok()).expect("a number")
 }
 
@@ -161,10 +166,16 @@ fn goes_over(endpoint: impl Fn(&Collector) -> (String, &'static str), protocol: 
     subscribe(&server, &receiver.url, "order.placed");
     assert_eq!(send(&server, &event("e1", "order.placed", Some(PRODUCER)), &[]), 202);
     let (accept, calls) = check_one_trace(&collector, "e1", 1);
-    assert_eq!((&accept["protocol"], &accept["authorization"]), (&json!(protocol), &json!("Bearer secret-7")));
+    assert_eq!(
+        (&accept["protocol"], &accept["authorization"]),
+        (&json!(protocol), &json!("Bearer secret-7"))
+    );
     assert_eq!((&accept["kind"], &calls[0]["kind"]), (&json!(2), &json!(3)), "a server and a client");
     let resource = &accept["resource"];
-    assert_eq!((&resource["service.name"], &resource["deployment.environment"]), (&json!("shop"), &json!("test")));
+    assert_eq!(
+        (&resource["service.name"], &resource["deployment.environment"]),
+        (&json!("shop"), &json!("test"))
+    );
     assert_eq!(accept["attributes"]["event.type"], "order.placed");
     let delivered = &receiver.received()[0];
     let ours = format!("00-{TRACE}-{}-01", calls[0]["span"].as_str().expect("an id"));
@@ -177,10 +188,14 @@ fn goes_over(endpoint: impl Fn(&Collector) -> (String, &'static str), protocol: 
 fn check_exemplars(server: &Server, call: &Value) {
     let id = format!("trace_id=\"{TRACE}\",span_id=\"{}\"", call["span"].as_str().expect("an id"));
     let open = metrics(server, "application/openmetrics-text;version=1.0.0");
-    for name in ["operator_event_processing_duration_seconds_bucket", "klambda_event_delivery_seconds_bucket"] {
+    for name in ["operator_event_processing_duration_seconds_bucket", "klambda_event_delivery_seconds_bucket"]
+    {
         assert!(open.lines().any(|line| line.starts_with(name) && line.contains(&id)), "{name}: {open}");
     }
-    assert!(open.lines().any(|line| line.starts_with("klambda_accept_duration_seconds_bucket") && line.contains(TRACE)));
+    assert!(
+        open.lines()
+            .any(|line| line.starts_with("klambda_accept_duration_seconds_bucket") && line.contains(TRACE))
+    );
     assert!(!metrics(server, "text/plain").contains("trace_id"));
     assert!(counted(server, "klambda_spans_exported_total") >= 2.0);
 }
@@ -214,7 +229,10 @@ fn retries_are_attempts_of_one_trace() {
     // The same event again: skipped, and not the span that accepted it.
     assert_eq!(send(&server, &event("e1", "order.placed", Some(PRODUCER)), &[]), 200);
     let both = collector.of_event(ACCEPT, "e1", 2);
-    assert_eq!((&both[1]["attributes"]["klambda.result"], &both[1]["trace"]), (&json!("skipped"), &json!(TRACE)));
+    assert_eq!(
+        (&both[1]["attributes"]["klambda.result"], &both[1]["trace"]),
+        (&json!("skipped"), &json!(TRACE))
+    );
     assert_ne!(both[0]["span"], both[1]["span"]);
     let line = eventually("a log line", || {
         let printed = server.process.printed();
@@ -244,7 +262,9 @@ fn sampling_follows_the_producer_and_otherwise_the_share() {
     let spans = collector.spans();
     let ids = |name: &str| -> BTreeSet<String> {
         let named = spans.iter().filter(|span| span["name"] == name);
-        named.map(|span| span["attributes"]["cloudevents.event_id"].as_str().unwrap_or_default().to_owned()).collect()
+        named
+            .map(|span| span["attributes"]["cloudevents.event_id"].as_str().unwrap_or_default().to_owned())
+            .collect()
     };
     let (accepted, called) = (ids(ACCEPT), ids(ATTEMPT));
     assert_eq!(accepted, called, "each part of a trace makes the same decision");
@@ -270,9 +290,12 @@ fn a_batch_of_a_webhook_endpoint_is_linked() {
     let batch: Vec<Value> = (0..5).map(|n| event(&format!("e{n}"), "order.placed", None)).collect();
     assert_eq!(send(&server, &json!(batch), &[]), 202);
     let calls = collector.wait(ATTEMPT, 5, |span| span["attributes"]["klambda.subscription"].is_string());
-    let several: Vec<&Value> = calls.iter().filter(|call| !call["attributes"]["klambda.batch_events"].is_null()).collect();
+    let several: Vec<&Value> =
+        calls.iter().filter(|call| !call["attributes"]["klambda.batch_events"].is_null()).collect();
     assert!(several.len() >= 2, "no call had several events: {calls:#?}");
-    let lead = several.iter().find(|call| call["links"].as_array().is_some_and(|links| links.len() + 1 == several.len()));
+    let lead = several
+        .iter()
+        .find(|call| call["links"].as_array().is_some_and(|links| links.len() + 1 == several.len()));
     let lead = lead.unwrap_or_else(|| panic!("no span is linked with the others: {several:#?}"));
     for other in several.iter().filter(|other| other["span"] != lead["span"]) {
         assert_eq!(other["links"], json!([link(lead)]), "{other:#}");
@@ -333,7 +356,8 @@ fn check_language(server: &Server, collector: &Collector, receiver: &Receiver, n
     let body: Value = serde_json::from_str(reply["body"].as_str().expect("a body")).expect("JSON");
     assert_eq!(body, json!({"traceparent": ours, "producer": PRODUCER}), "the handler sees both");
     assert_eq!(reply["producerTraceparent"], json!(ours), "the reply names its cause");
-    let of_reply = collector.wait(ATTEMPT, 1, |span| span["attributes"]["event.type"] == format!("seen.{name}"));
+    let of_reply =
+        collector.wait(ATTEMPT, 1, |span| span["attributes"]["event.type"] == format!("seen.{name}"));
     assert_eq!(of_reply[0]["links"], json!([link(&calls[0])]), "{:#}", of_reply[0]);
     assert_ne!(of_reply[0]["trace"], calls[0]["trace"]);
 }
@@ -376,7 +400,8 @@ fn a_dead_collector_has_no_effect_on_deliveries() {
         let server = serve(folder.path(), &endpoint, &few);
         subscribe(&server, &receiver.url, "order.placed");
         for turn in 0..4 {
-            let batch: Vec<Value> = (0..100).map(|n| event(&format!("{turn}-{n}"), "order.placed", None)).collect();
+            let batch: Vec<Value> =
+                (0..100).map(|n| event(&format!("{turn}-{n}"), "order.placed", None)).collect();
             assert_eq!(send(&server, &json!(batch), &[]), 202);
         }
         eventually("all events arrive", || match receiver.received().len() {
@@ -414,5 +439,8 @@ fn nothing_is_exported_without_an_endpoint_and_wrong_variables_are_named() {
     command.env("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:1").env("OTEL_TRACES_SAMPLER", "sometimes");
     let output = command.output().expect("klambda");
     let said = String::from_utf8_lossy(&output.stderr);
-    assert!(!output.status.success() && said.contains("OTEL_TRACES_SAMPLER") && said.contains("sometimes"), "{said}");
+    assert!(
+        !output.status.success() && said.contains("OTEL_TRACES_SAMPLER") && said.contains("sometimes"),
+        "{said}"
+    );
 }

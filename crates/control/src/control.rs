@@ -219,7 +219,14 @@ impl Shared {
             let error = (outcome != BuildOutcome::Completed).then(|| format!("build {}", outcome.name()));
             let phase = resource.status.phase.name();
             let name_of_span = "operator.build.create";
-            self.record_work(Work { name: name_of_span, function: name, resource: &resource, phase, took, error });
+            self.record_work(Work {
+                name: name_of_span,
+                function: name,
+                resource: &resource,
+                phase,
+                took,
+                error,
+            });
         }
     }
 

@@ -134,7 +134,8 @@ impl Engine {
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(None) };
         let (namespace, sampler) = (subscription.document.namespace.clone(), self.config.sampler);
         let (id, source) = (subscription.id, source_of(&subscription.document));
-        let is_own = sampler.is_some() && self.read_event(entry.address()).is_ok_and(|event| is_emitted(&event));
+        let is_own =
+            sampler.is_some() && self.read_event(entry.address()).is_ok_and(|event| is_emitted(&event));
         // The context that the call carried.
         let context = |event: &EventView<'_>| {
             let trace = event_trace(&namespace, event, is_own, &sampler?);

@@ -73,7 +73,8 @@ mod tests {
 
     #[test]
     fn a_server_without_traces_knows_the_trace_of_the_producer() {
-        let ids = LogIds::of("default", &event(&[("traceparent", PARENT), ("correlationid", "c1")]), false, None);
+        let ids =
+            LogIds::of("default", &event(&[("traceparent", PARENT), ("correlationid", "c1")]), false, None);
         assert_eq!(ids.trace_id.as_deref(), Some("4bf92f3577b34da6a3ce929d0e0e4736"));
         assert_eq!((ids.span_id, ids.correlation_id.as_deref()), (None, Some("c1")));
         assert_eq!(LogIds::of("default", &event(&[("traceparent", "rubbish")]), false, None).trace_id, None);
@@ -82,8 +83,12 @@ mod tests {
     #[test]
     fn every_event_of_a_server_with_traces_has_a_trace() {
         let sampler = Sampler::new(true, 1.0);
-        let of = |attributes: &[(&str, &str)]| LogIds::of("default", &event(attributes), false, Some(&sampler));
-        assert_eq!(of(&[("traceparent", PARENT)]).trace_id.as_deref(), Some("4bf92f3577b34da6a3ce929d0e0e4736"));
+        let of =
+            |attributes: &[(&str, &str)]| LogIds::of("default", &event(attributes), false, Some(&sampler));
+        assert_eq!(
+            of(&[("traceparent", PARENT)]).trace_id.as_deref(),
+            Some("4bf92f3577b34da6a3ce929d0e0e4736")
+        );
         assert!(of(&[]).trace_id.is_some() && of(&[]).span_id.is_some());
         let reply = of(&[("traceparent", PARENT), (HOPS, "1")]);
         assert_ne!(reply.trace_id.as_deref(), Some("4bf92f3577b34da6a3ce929d0e0e4736"));

@@ -442,12 +442,7 @@ fn machine_options(config: &Config, vault: Arc<Vault>, outbound: outbound::Guard
     options
 }
 
-fn control_options(
-    config: &Config,
-    url: &str,
-    outbound: outbound::Guard,
-    tracer: Option<Tracer>,
-) -> Options {
+fn control_options(config: &Config, url: &str, outbound: outbound::Guard, tracer: Option<Tracer>) -> Options {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let functions = &config.functions;
     let limits = plan::Limits {

@@ -100,7 +100,8 @@ impl Arrival {
                 start,
                 took,
                 attributes,
-                error: matches!(result.status, Status::Rejected(_)).then(|| "the event was rejected".to_owned()),
+                error: matches!(result.status, Status::Rejected(_))
+                    .then(|| "the event was rejected".to_owned()),
                 subject: Subject::Accept,
             });
         }

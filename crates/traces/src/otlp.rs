@@ -2,9 +2,7 @@
 
 use crate::settings::{Error, Protocol, Target};
 use klambda_core::trace::{self, Kind, Span, Value};
-use opentelemetry::trace::{
-    Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState,
-};
+use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
 use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
@@ -59,7 +57,8 @@ fn http(target: &Target) -> Result<Otlp, Error> {
         client = client.identity(reqwest::Identity::from_pem(&certificate).map_err(failed)?);
     }
     let builder = Otlp::builder().with_http().with_http_client(client.build().map_err(failed)?);
-    let builder = builder.with_endpoint(&target.endpoint).with_protocol(opentelemetry_otlp::Protocol::HttpBinary);
+    let builder =
+        builder.with_endpoint(&target.endpoint).with_protocol(opentelemetry_otlp::Protocol::HttpBinary);
     builder.build().map_err(|error| Error::Exporter(error.to_string()))
 }
 

@@ -322,7 +322,10 @@ mod tests {
         assert_eq!(of("tempo.svc:4317", &[]), ("http://tempo.svc:4317".to_owned(), Protocol::Grpc));
         let variables = [("OTEL_EXPORTER_OTLP_PROTOCOL", "http/protobuf")];
         assert_eq!(of("http://c:4317", &variables), http("http://c:4317/v1/traces"));
-        let variables = [("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://d/own"), ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://e")];
+        let variables = [
+            ("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", "http://d/own"),
+            ("OTEL_EXPORTER_OTLP_ENDPOINT", "http://e"),
+        ];
         assert_eq!(of("http://c:4318", &variables), http("http://d/own"));
         assert_eq!(of("http://c:4318", &variables[1..]), http("http://e/v1/traces"));
     }
@@ -337,7 +340,10 @@ mod tests {
             ("OTEL_SERVICE_NAME", "orders"),
         ];
         let resource = found(Some("http://c"), &variables).resource;
-        assert_eq!((&*resource["deployment.environment"], &*resource["service.name"]), ("pre prod", "orders"));
+        assert_eq!(
+            (&*resource["deployment.environment"], &*resource["service.name"]),
+            ("pre prod", "orders")
+        );
         assert_eq!(found(Some("http://c"), &[]).resource["service.name"], SERVICE);
     }
 

@@ -46,9 +46,8 @@ pub struct Attempt {
 impl EventTrace {
     pub fn of(event: &Identity<'_>, sampler: &Sampler) -> EventTrace {
         let producer = event.traceparent.and_then(Context::parse);
-        let identity = |purpose| {
-            Derivation::new(purpose).text(event.namespace).text(event.source).text(event.id)
-        };
+        let identity =
+            |purpose| Derivation::new(purpose).text(event.namespace).text(event.source).text(event.id);
         let trace = match producer {
             Some(producer) if !event.is_own => producer.trace,
             _ => identity(TRACE).trace_id(),
@@ -112,7 +111,10 @@ mod tests {
     fn an_event_continues_the_trace_of_its_producer() {
         let producer = Context::parse(PRODUCER).unwrap();
         let trace = of(Some(PRODUCER), false);
-        assert_eq!((trace.accept.trace, trace.parent, trace.cause), (producer.trace, Some(producer.span), None));
+        assert_eq!(
+            (trace.accept.trace, trace.parent, trace.cause),
+            (producer.trace, Some(producer.span), None)
+        );
         assert_ne!(trace.accept.span, producer.span);
         let attempt = trace.attempt(7, Millis(10), Millis(5));
         assert_eq!((attempt.context.trace, attempt.parent), (producer.trace, Some(trace.accept.span)));

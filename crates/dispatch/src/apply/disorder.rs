@@ -1,9 +1,9 @@
 //! Counts and logs early events, late events and sequence gaps.
 
 use crate::dead_letters::Named;
-use crate::trace_ids::LogIds;
 use crate::engine::Engine;
 use crate::lanes::Slot;
+use crate::trace_ids::LogIds;
 use klambda_core::ids::Sequence;
 use klambda_core::lane::{Action, Count};
 use klambda_store::address::LogAddress;

@@ -73,7 +73,11 @@ impl CallTrace {
             attempt: delivery.attempt,
             events_count: 1 + delivery.following.len(),
         };
-        Some(CallTrace { context, keeps_state: keeps_state && trace.is_sampled(), open: Some(Box::new(open)) })
+        Some(CallTrace {
+            context,
+            keeps_state: keeps_state && trace.is_sampled(),
+            open: Some(Box::new(open)),
+        })
     }
 
     /// Records the spans. A call that was not made has none.
@@ -126,7 +130,8 @@ impl Open {
         let verdict = if is_endpoint { outcome.endpoint_verdict() } else { outcome.verdict() };
         let is_delivered = verdict == Verdict::Delivered;
         let lead = self.events[0].attempt.context;
-        let others: Vec<Context> = self.events.iter().skip(1).map(|event| event.origin).take(LINKS_MAX - 1).collect();
+        let others: Vec<Context> =
+            self.events.iter().skip(1).map(|event| event.origin).take(LINKS_MAX - 1).collect();
         let subscription = document.full_name();
         for (n, mut event) in self.events.into_iter().enumerate() {
             let mut links: Vec<Context> = event.attempt.link.into_iter().collect();

@@ -273,7 +273,17 @@ impl Engine {
         let (start, _) = crate::apply::event_of(&record)?;
         let event = start..record.len();
         let (document, time, accepted) = (subscription.document.clone(), self.now, entry.accepted);
-        Ok(Delivery { ticket, document, record, event, following: Vec::new(), place, attempt, time, accepted })
+        Ok(Delivery {
+            ticket,
+            document,
+            record,
+            event,
+            following: Vec::new(),
+            place,
+            attempt,
+            time,
+            accepted,
+        })
     }
 
     /// The event is damaged: it becomes a dead letter and is never delivered with wrong content. Other events

@@ -150,8 +150,7 @@ impl Text {
             return self.bucket(name, labels, bound, count);
         };
         let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
-        let value =
-            format!("{count} # {{trace_id=\"{trace}\",span_id=\"{span}\"}} {seconds:?} {since:.3}");
+        let value = format!("{count} # {{trace_id=\"{trace}\",span_id=\"{span}\"}} {seconds:?} {since:.3}");
         let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound)]).collect();
         self.sample(&format!("{name}_bucket"), &labels, value);
     }
@@ -229,7 +228,10 @@ mod tests {
         assert!(lines[0].starts_with("d_bucket{le=\"0.004\"} 2 # {trace_id=\""), "{text}");
         assert!(lines[0].ends_with("\"} 0.003 1.500"), "{text}");
         assert_eq!(lines[1], "d_bucket{le=\"0.008\"} 2");
-        assert!(lines[2].starts_with("d_bucket{le=\"+Inf\"} 3 # {") && lines[2].contains("} 0.009 "), "{text}");
+        assert!(
+            lines[2].starts_with("d_bucket{le=\"+Inf\"} 3 # {") && lines[2].contains("} 0.009 "),
+            "{text}"
+        );
     }
 
     #[test]

@@ -31,7 +31,10 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     let rounds = args.rounds.max(ROUNDS_MIN);
     let collector = collect()?;
     let file = tempfile::NamedTempFile::new()?;
-    std::fs::write(file.path(), format!("traces: {{endpoint: 'http://{collector}', sampleRate: {SAMPLE_RATE}}}\n"))?;
+    std::fs::write(
+        file.path(),
+        format!("traces: {{endpoint: 'http://{collector}', sampleRate: {SAMPLE_RATE}}}\n"),
+    )?;
     let traced = Rig::new(&args.folder, Some(file.path().to_owned()))?;
     traced.progress.finish_and_clear();
     let plan = throughput::plan(args);
@@ -59,7 +62,8 @@ fn report(args: &Args, rounds: u32, pairs: &[Pair]) -> anyhow::Result<Report> {
     let ratio = interval(&ratios);
     let detail = format!("95%: {:.3} to {:.3}, median {:.3}", ratio.low, ratio.high, ratio.median);
     let mut table = Table::new(&["medians", "events/s", "CPU µs/event", "accept p50", "p99"]);
-    let sides: [(&str, fn(&Pair) -> &Round); 2] = [("off", |pair| &pair.off), ("sampling 0.1", |pair| &pair.on)];
+    let sides: [(&str, fn(&Pair) -> &Round); 2] =
+        [("off", |pair| &pair.off), ("sampling 0.1", |pair| &pair.on)];
     let mut faults = Faults::default();
     for (name, side) in sides {
         let of = |value: fn(&Round) -> f64| median(pairs.iter().map(|pair| value(side(pair))));
@@ -79,7 +83,12 @@ fn report(args: &Args, rounds: u32, pairs: &[Pair]) -> anyhow::Result<Report> {
             args.keys, args.connections, args.seconds
         ),
         table,
-        goals: vec![Goal::new("CPU per event, sampling 0.1 ÷ off", ratio.median, Bound::AtMost(1.03), detail)],
+        goals: vec![Goal::new(
+            "CPU per event, sampling 0.1 ÷ off",
+            ratio.median,
+            Bound::AtMost(1.03),
+            detail,
+        )],
         faults,
         rounds: serde_json::to_value(pairs)?,
     })
