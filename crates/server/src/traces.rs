@@ -6,7 +6,6 @@ use crate::config;
 use http::{HeaderMap, Method, StatusCode};
 use klambda_core::binding::Rejected;
 use klambda_core::event::{Attribute, Event, Value as EventValue};
-use klambda_core::filter::Attributes;
 use klambda_core::trace::{Context, EventTrace, Kind, Span, Subject, TRACEPARENT, TRACESTATE, Value};
 use klambda_dispatch::trace_ids::{correlation_id, event_trace};
 use klambda_dispatch::traces::Tracer;

@@ -4,10 +4,10 @@ use crate::settings::{Error, Protocol, Target};
 use klambda_core::trace::{self, Kind, Span, Value};
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
+use opentelemetry_otlp::tonic_types::transport::{Certificate, ClientTlsConfig, Identity};
 use opentelemetry_otlp::{SpanExporter as Otlp, WithExportConfig, WithHttpConfig, WithTonicConfig};
 use opentelemetry_sdk::Resource;
 use opentelemetry_sdk::trace::{SpanData, SpanEvents, SpanExporter, SpanLinks};
-use tonic::transport::{Certificate, ClientTlsConfig, Identity};
 
 pub struct Exporter {
     otlp: Otlp,

@@ -111,7 +111,8 @@ const HTTP_PATH: &str = "/v1/traces";
 impl Settings {
     /// `None` if no traces are exported. `variable` reads the environment.
     pub fn target(&self, variable: impl Fn(&str) -> Option<String>) -> Result<Option<Target>, Error> {
-        let env = Environment(&|name| variable(name).filter(|value| !value.trim().is_empty()));
+        let variable = |name: &str| variable(name).filter(|value| !value.trim().is_empty());
+        let env = Environment(&variable);
         if env.is_disabled()? {
             return Ok(None);
         }

@@ -182,8 +182,8 @@ fn name_target(about: &mut Vec<(&'static str, Value)>, document: &Document) {
             about.push(("function.namespace", namespace.into()));
         }
         None => {
-            about.push(("klambda.subscription", (*document.name).into()));
-            about.push(("klambda.namespace", (*document.namespace).into()));
+            about.push(("klambda.subscription", document.name.as_str().into()));
+            about.push(("klambda.namespace", document.namespace.as_str().into()));
         }
     }
 }
