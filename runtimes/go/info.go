@@ -39,8 +39,8 @@ func (i *Info) Log() *slog.Logger {
 	if i.eventID != "" {
 		log = log.With("event_id", i.eventID)
 	}
-	if id := i.traceID(); id != "" {
-		log = log.With("trace_id", id)
+	if parts := strings.Split(i.Traceparent, "-"); len(parts) > 2 {
+		log = log.With("trace_id", parts[1], "span_id", parts[2])
 	}
 	return log
 }
@@ -48,27 +48,20 @@ func (i *Info) Log() *slog.Logger {
 // Log returns the logger from the context of a handler.
 func Log(ctx context.Context) *slog.Logger { return From(ctx).Log() }
 
-func (i *Info) traceID() string {
-	parts := strings.Split(i.Traceparent, "-")
-	if len(parts) < 2 {
-		return ""
-	}
-	return parts[1]
-}
-
 func (i *Info) read(event *Event, request *request, deadline time.Time) {
 	*i = Info{
 		Function: function, Namespace: namespace, Attempt: 1, Deadline: deadline, eventID: event.ID,
 		PreviousID: event.Extensions["previousid"], OrderStatus: event.Extensions["orderstatus"],
-		Traceparent: event.Extensions["traceparent"], Tracestate: event.Extensions["tracestate"],
+		// The context of this call. The attribute of the event is that of the producer.
+		Traceparent: request.get("traceparent"), Tracestate: request.get("tracestate"),
 	}
 	if attempt, err := strconv.Atoi(request.get("klambda-attempt")); err == nil && attempt > 0 {
 		i.Attempt = attempt
 	}
 	i.LaneSequence, _ = strconv.ParseUint(event.Extensions["lanesequence"], 10, 64)
 	if i.Traceparent == "" {
-		i.Traceparent = request.get("traceparent")
-		i.Tracestate = request.get("tracestate")
+		i.Traceparent = event.Extensions["traceparent"]
+		i.Tracestate = event.Extensions["tracestate"]
 	}
 }
 

@@ -48,8 +48,10 @@ class Context {
     this.lanesequence = event.lanesequence === undefined ? undefined : Number(event.lanesequence);
     this.previousid = event.previousid;
     this.orderstatus = event.orderstatus;
-    this.traceparent = event.traceparent ?? headers.get('traceparent');
-    this.tracestate = event.tracestate ?? headers.get('tracestate');
+    // The header is the context of this call; the attribute is that of the producer.
+    const own = headers.get('traceparent');
+    this.traceparent = own ?? event.traceparent;
+    this.tracestate = own === undefined ? event.tracestate : headers.get('tracestate');
     this.deadline = Date.now() + TIMEOUT_MS;
   }
 
@@ -58,14 +60,11 @@ class Context {
   }
 
   get log() {
-    const ids = { event_id: this.eventId, trace_id: traceId(this.traceparent) };
+    const [, trace_id, span_id] = this.traceparent?.split('-') ?? [];
+    const ids = { event_id: this.eventId, trace_id, span_id };
     const at = (level) => (message, fields) => writeLog(level, message, { ...ids, ...fields });
     return { debug: at('debug'), info: at('info'), warn: at('warn'), error: at('error') };
   }
-}
-
-function traceId(traceparent) {
-  return traceparent?.split('-')[1];
 }
 
 function readEvent(request) {

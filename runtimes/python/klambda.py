@@ -68,8 +68,10 @@ class Context:
         self.lanesequence = _integer(event.get("lanesequence"))
         self.previousid = event.get("previousid")
         self.orderstatus = event.get("orderstatus")
-        self.traceparent = event.get("traceparent") or headers.get("traceparent")
-        self.tracestate = event.get("tracestate") or headers.get("tracestate")
+        # The header is the context of this call; the attribute is that of the producer.
+        trace = headers if headers.get("traceparent") else event
+        self.traceparent = trace.get("traceparent")
+        self.tracestate = trace.get("tracestate")
         self.deadline = time.time() + TIMEOUT
 
     def remaining(self):
@@ -114,7 +116,8 @@ def write_log(level, message, context=None, fields=None):
     if context is not None:
         line["event_id"] = context.event_id
         if context.traceparent:
-            line["trace_id"] = (context.traceparent.split("-") + [""])[1]
+            parts = context.traceparent.split("-") + ["", ""]
+            line["trace_id"], line["span_id"] = parts[1], parts[2]
     if fields:
         line.update(fields)
     stream = sys.stderr if level in ("error", "warn") else sys.stdout

@@ -6,6 +6,7 @@ use crate::invoke::{Ids, caller};
 use crate::options::Options;
 use crate::shared_state::{Held, SharedState, rules};
 use crate::state::{Entry, Subscription};
+use crate::traces::Work;
 use klambda_core::time::Millis;
 use klambda_dispatch::client::Caller;
 use klambda_dispatch::documents::Stored;
@@ -14,11 +15,12 @@ use klambda_dispatch::{Engine, Failure};
 use klambda_functions::logs::Query;
 use klambda_functions::name::Name;
 use klambda_functions::platform::{Home, Logs, News, Open, Platform};
-use klambda_functions::resource::{Aspect, Phase, Resource};
+use klambda_functions::resource::{Aspect, BuildOutcome, Phase, Resource};
 use klambda_functions::{hash, triggers};
 use std::collections::{BTreeMap, HashSet};
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, OnceLock};
+use std::time::Duration;
 use tokio::sync::{Notify, OnceCell, RwLock};
 
 /// The document kind under which the engine stores resources.
@@ -200,8 +202,31 @@ impl Shared {
                 }
             }
             News::BuildBegun(name) => self.counting.build_begun(&name),
-            News::BuildEnded { name, outcome, took } => self.counting.build_ended(&name, outcome, took),
+            News::BuildEnded { name, outcome, took } => {
+                self.counting.build_ended(&name, outcome, took);
+                self.record_build(&name, outcome, took);
+            }
             News::CacheEmptied(reason) => self.counting.cache_emptied(reason),
+        }
+    }
+
+    fn record_build(&self, name: &Name, outcome: BuildOutcome, took: Duration) {
+        if self.options.tracer.is_none() {
+            return;
+        }
+        let resource = self.lock().functions.get(name).map(|entry| entry.resource.clone());
+        if let Some(resource) = resource {
+            let error = (outcome != BuildOutcome::Completed).then(|| format!("build {}", outcome.name()));
+            let phase = resource.status.phase.name();
+            let name_of_span = "operator.build.create";
+            self.record_work(Work {
+                name: name_of_span,
+                function: name,
+                resource: &resource,
+                phase,
+                took,
+                error,
+            });
         }
     }
 

@@ -7,13 +7,15 @@ use klambda_core::address::ReplicaAddress;
 use klambda_core::ids::uuid;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::time::Millis;
+use klambda_core::trace::{Context, Kind, Span, Subject, TRACEPARENT, TRACESTATE};
 use klambda_dispatch::client::{self, Call, Caller};
+use klambda_dispatch::traces::Tracer;
 use klambda_functions::name::Name;
 use klambda_functions::platform::{Acquired, Endpoint, Lease, Unavailable};
 use klambda_functions::resource::{Aspect, Resource, ResourceKind, Truth};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::{Duration, Instant, SystemTime};
 
 /// Longer responses are rejected.
 pub const ANSWER_BYTES_MAX: usize = 32 << 20;
@@ -38,6 +40,8 @@ pub struct Invocation {
     name: Name,
     resource: Arc<Resource>,
     call: Call,
+    /// If the server exports traces: the context of the call, and of the request.
+    trace: Option<(Context, Option<Context>)>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -141,12 +145,13 @@ impl Control {
         body: Bytes,
     ) -> Result<Invocation, Error> {
         let resource = self.find(kind, &name).map_err(|error| Error::NotFound(error.to_string()))?;
-        let given = RequestHeaders::read(headers)?;
+        let mut given = RequestHeaders::read(headers)?;
+        let trace = self.options.tracer.as_ref().map(|tracer| given.begin_trace(tracer));
         let headers = match given.is_event {
             true => given.into_headers(),
             false => given.wrapped(kind, &name, &body, &self.ids.next(), self.clock.now()),
         };
-        Ok(Invocation { name, resource, call: Call { headers, body } })
+        Ok(Invocation { name, resource, call: Call { headers, body }, trace })
     }
 
     pub async fn invoke(&self, invocation: Invocation) -> Result<FunctionResponse, Error> {
@@ -154,10 +159,15 @@ impl Control {
         if lease.is_starting() {
             self.counting.cold_start(&invocation.name);
         }
-        let (name, began) = (invocation.name.clone(), Instant::now());
+        let (name, began, trace) = (invocation.name.clone(), Instant::now(), invocation.trace);
         let response = self.call(invocation, lease).await;
         let succeeded = response.as_ref().is_ok_and(|response| (200..300).contains(&response.status));
         self.counting.called(&name, succeeded, began.elapsed());
+        if let (Some(tracer), Some((context, parent))) = (&self.options.tracer, trace)
+            && context.is_sampled
+        {
+            tracer.record(span(&name, context, parent, began.elapsed(), &response));
+        }
         response
     }
 
@@ -229,6 +239,32 @@ impl Control {
     }
 }
 
+fn span(
+    name: &Name,
+    context: Context,
+    parent: Option<Context>,
+    took: Duration,
+    response: &Result<FunctionResponse, Error>,
+) -> Span {
+    let mut attributes =
+        vec![("function.name", name.name().into()), ("function.namespace", name.namespace().into())];
+    if let Ok(response) = response {
+        attributes.push(("http.response.status_code", u64::from(response.status).into()));
+    }
+    Span {
+        name: "operator.api.handle",
+        kind: Kind::Server,
+        context,
+        parent: parent.map(|parent| parent.span),
+        links: Vec::new(),
+        start: SystemTime::now() - took,
+        took,
+        attributes,
+        error: response.as_ref().err().map(Error::to_string),
+        subject: Subject::Other,
+    }
+}
+
 /// The request headers that a function may see.
 #[derive(Default)]
 struct RequestHeaders<'h> {
@@ -238,6 +274,7 @@ struct RequestHeaders<'h> {
     /// Headers with the names in `OWN`, and all other headers.
     own: Vec<u8>,
     others: Vec<u8>,
+    traceparent: Option<&'h [u8]>,
 }
 
 impl<'h> RequestHeaders<'h> {
@@ -249,6 +286,8 @@ impl<'h> RequestHeaders<'h> {
             } else if OWN.iter().any(|own| header.eq_ignore_ascii_case(own)) {
                 given.is_event |= header.eq_ignore_ascii_case(OWN[0]);
                 write(&mut given.own, header, value);
+            } else if header.eq_ignore_ascii_case(TRACEPARENT) {
+                given.traceparent = Some(value);
             } else if is_passed(header) {
                 write(&mut given.others, header, value);
             }
@@ -261,21 +300,38 @@ impl<'h> RequestHeaders<'h> {
         Ok(given)
     }
 
+    /// The function gets the context of the call instead of the request's.
+    fn begin_trace(&mut self, tracer: &Tracer) -> (Context, Option<Context>) {
+        let given = self.traceparent.take().and_then(|value| std::str::from_utf8(value).ok());
+        let parent = given.and_then(Context::parse);
+        let context = tracer.begin(parent.as_ref());
+        write(&mut self.others, TRACEPARENT, context.header().as_str().as_bytes());
+        (context, parent)
+    }
+
     /// Passes a CloudEvent on unchanged.
-    fn into_headers(self) -> Vec<u8> {
+    fn into_headers(mut self) -> Vec<u8> {
+        self.pass_trace_on();
         let mut headers = self.own;
         headers.extend_from_slice(&self.others);
         self.content_type.iter().for_each(|media| write(&mut headers, "content-type", media.as_bytes()));
         headers
     }
 
+    fn pass_trace_on(&mut self) {
+        if let Some(value) = self.traceparent.take() {
+            write(&mut self.others, TRACEPARENT, value);
+        }
+    }
+
     /// Makes the body the data of a new CloudEvent. The attributes in `OWN` are ours, whatever the request says.
-    fn wrapped(self, kind: ResourceKind, name: &Name, body: &Bytes, id: &str, now: Millis) -> Vec<u8> {
+    fn wrapped(mut self, kind: ResourceKind, name: &Name, body: &Bytes, id: &str, now: Millis) -> Vec<u8> {
         let source = format!("/lambda/{}s/{name}/invoke", kind.word());
         let mut headers = Vec::with_capacity(384);
         for (header, value) in OWN.iter().zip(["1.0", id, EVENT_TYPE, &source, &now.rfc3339()]) {
             write(&mut headers, header, value.as_bytes());
         }
+        self.pass_trace_on();
         headers.extend_from_slice(&self.others);
         if !body.is_empty() {
             write(&mut headers, "content-type", data_type(self.content_type, body).as_bytes());
@@ -285,9 +341,7 @@ impl<'h> RequestHeaders<'h> {
 }
 
 fn is_passed(header: &str) -> bool {
-    begins(header, "ce-")
-        || header.eq_ignore_ascii_case("traceparent")
-        || header.eq_ignore_ascii_case("tracestate")
+    begins(header, "ce-") || header.eq_ignore_ascii_case(TRACESTATE)
 }
 
 fn begins(text: &str, start: &str) -> bool {

@@ -32,6 +32,7 @@ mod secrets;
 mod shared_state;
 mod state;
 mod subscriptions;
+mod traces;
 mod writes;
 
 pub use archive::{Archive, Still};

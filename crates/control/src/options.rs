@@ -1,5 +1,6 @@
 //! Limits of the control plane and the URL of the server.
 
+use klambda_dispatch::traces::Tracer;
 use klambda_functions::plan;
 use klambda_outbound as outbound;
 use std::time::Duration;
@@ -17,6 +18,8 @@ pub struct Options {
     pub url: String,
     /// Limits the addresses that documents may name, and that functions at a URL may have.
     pub outbound: outbound::Guard,
+    /// Records the work on functions, if the server exports traces.
+    pub tracer: Option<Tracer>,
 }
 
 impl Default for Options {
@@ -28,6 +31,7 @@ impl Default for Options {
             named_max: 100,
             url: String::new(),
             outbound: outbound::Guard::off(),
+            tracer: None,
         }
     }
 }

@@ -6,6 +6,7 @@ use crate::deleted;
 use crate::revisions;
 use crate::state::Stored;
 use crate::subscriptions::SubscriptionChange;
+use crate::traces::Work;
 use klambda_core::time::Millis;
 use klambda_crash::{Place, Point, contain};
 use klambda_dispatch::Engine;
@@ -199,6 +200,7 @@ impl Control {
             return self.counting.forget(name);
         }
         self.counting.reconciled(name, plan.status.phase.name(), result, took);
+        self.record(planned, took);
         let version = |status: &Status| status.service_status.as_ref().and_then(|seen| seen.version.clone());
         let serves =
             version(&plan.status).filter(|serves| version(&resource.status).as_ref() != Some(serves));
@@ -208,7 +210,30 @@ impl Control {
         {
             let took = Duration::from_millis(self.clock.now().since(*since));
             self.counting.service_created(name, took);
+            let phase = plan.status.phase.name();
+            self.record_work(Work {
+                name: "operator.service.create",
+                function: name,
+                resource,
+                phase,
+                took,
+                error: None,
+            });
         }
+    }
+
+    /// Plans that change nothing are not recorded.
+    fn record(&self, planned: &Planned, took: Duration) {
+        let Planned { name, resource, plan, result, .. } = planned;
+        let has_changed = plan.status != resource.status || !plan.actions.is_empty();
+        if self.options.tracer.is_none() || !has_changed {
+            return;
+        }
+        let is_first = resource.status.observed_generation != resource.metadata.generation;
+        let error = (*result == FAILURE).then(|| "planning failed".to_owned());
+        let phase = plan.status.phase.name();
+        let work = Work { name: "operator.reconcile", function: name, resource, phase, took, error };
+        self.record_plan(work, is_first);
     }
 
     fn count_failed(&self, name: &Name) {

@@ -32,6 +32,7 @@ pub mod schema;
 pub mod strict_json;
 pub mod subscription;
 pub mod time;
+pub mod trace;
 pub mod webhook;
 pub mod wire;
 

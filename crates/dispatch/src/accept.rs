@@ -5,7 +5,7 @@ use crate::known_ids::life_ms;
 use crate::namespaces::Sender;
 use crate::overflow::DROP_BYTES_MAX;
 use crate::subscription::Subscription;
-use crate::trace_ids::{correlation_id, trace_id};
+use crate::trace_ids::LogIds;
 use klambda_core::binding::{Cause, Rejected};
 use klambda_core::event::Event;
 use klambda_core::fault::Fault;
@@ -391,9 +391,13 @@ impl Engine {
             let Some(subscription) = self.subscriptions.get(*id) else { continue };
             self.metrics.duplicate(subscription.name(), reason);
             let (key, sequence, expected_sequence) = self.sequence_of(subscription, event);
+            let namespace = &subscription.document.namespace;
+            let LogIds { trace_id, span_id, correlation_id } =
+                LogIds::of(namespace, event, false, self.config.sampler.as_ref());
             tracing::info!(
-                subscription = %subscription.name(), key, id = %event.id, source = %event.source, reason,
-                sequence, expected_sequence, trace_id = trace_id(event), correlation_id = correlation_id(event).as_deref(),
+                subscription = %subscription.name(), key, event_id = %event.id, event_type = %event.kind,
+                source = %event.source, reason, event_sequence = sequence, expected_sequence, trace_id, span_id,
+                correlation_id,
                 "Duplicate event skipped"
             );
         }

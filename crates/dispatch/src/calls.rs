@@ -36,6 +36,8 @@ pub struct Delivery {
     pub attempt: u32,
     /// When the attempt began.
     pub time: Millis,
+    /// When the event was accepted.
+    pub accepted: Millis,
 }
 
 impl Delivery {
@@ -74,6 +76,7 @@ pub struct Following {
     pub event: Range<usize>,
     pub number: LaneNumber,
     pub flag: Flag,
+    pub accepted: Millis,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]

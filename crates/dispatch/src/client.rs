@@ -4,6 +4,7 @@
 //! decides what that means for the event and its lane. The client ignores proxy settings of the environment and
 //! follows no redirects.
 
+mod call_trace;
 mod caller;
 mod connection;
 mod content;
@@ -33,11 +34,14 @@ use crate::engine::Delivery;
 use crate::functions::{Acquired, Functions, NoFunctions, Unavailable};
 use crate::schema_checks::{NoChecks, SchemaChecks};
 use crate::secrets::{NoSecrets, Secrets};
+use crate::traces::Tracer;
+use call_trace::CallTrace;
 use connection::{Begun, CallError, Connection};
 use klambda_core::event::Event;
 use klambda_core::event_codec::EventView;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::{Document, FunctionName};
+use klambda_core::trace::TRACEPARENT;
 use klambda_core::webhook::Spec as EndpointSpec;
 use klambda_crash::{Guard, Lock};
 use klambda_outbound as outbound;
@@ -102,6 +106,8 @@ pub struct Providers {
     pub checks: Arc<dyn SchemaChecks>,
     /// Limits the addresses of targets that users choose.
     pub outbound: outbound::Guard,
+    /// Records the calls, if the server exports traces.
+    pub tracer: Option<Tracer>,
 }
 
 /// Provides nothing: only URLs can be called, without limits.
@@ -112,6 +118,7 @@ impl Default for Providers {
             secrets: Arc::new(NoSecrets),
             checks: Arc::new(NoChecks),
             outbound: outbound::Guard::off(),
+            tracer: None,
         }
     }
 }
@@ -143,7 +150,12 @@ impl Client {
 
     /// Makes the call. Dropping the future closes the connection. The event's bytes are released when they are sent.
     pub async fn deliver(&self, delivery: &mut Delivery) -> CallOutcome {
-        let (Ok(outcome) | Err(outcome)) = self.try_deliver(delivery).await;
+        let tracer = self.shared.providers.tracer.as_ref();
+        let trace = tracer.and_then(|tracer| CallTrace::begin(tracer, delivery));
+        let (Ok(outcome) | Err(outcome)) = self.try_deliver(delivery, trace.as_ref()).await;
+        if let (Some(tracer), Some(trace)) = (tracer, trace) {
+            trace.end(tracer, &delivery.document, &outcome);
+        }
         match outcome {
             CallOutcome::Replied { status, replies } => self.checked(delivery, status, replies).await,
             outcome => outcome,
@@ -164,17 +176,21 @@ impl Client {
         self.deliver(&mut delivery.clone()).await
     }
 
-    async fn try_deliver(&self, delivery: &mut Delivery) -> Result<CallOutcome, CallOutcome> {
+    async fn try_deliver(
+        &self,
+        delivery: &mut Delivery,
+        trace: Option<&CallTrace>,
+    ) -> Result<CallOutcome, CallOutcome> {
         let target = &*self.shared.prepared(&delivery.document).map_err(CallOutcome::Unusable)?;
         let live = target.headers.live(SWEEP_INTERVAL).map_err(CallOutcome::Unusable)?;
         let own = live.as_deref().or_else(|| target.headers.fixed());
         let own = own.expect("headers are fixed or live");
         let mut signed = match target.document.spec.target.endpoint() {
-            Some(spec) => Some(self.signed(target, spec, delivery).await?),
+            Some(spec) => Some(self.signed(target, spec, delivery, trace).await?),
             None => None,
         };
         let batch = signed.as_mut().and_then(|signed| signed.batch.take());
-        let mut sending = Sending { delivery, target, own, signed, batch };
+        let mut sending = Sending { delivery, target, own, signed, batch, trace };
         let options = self.shared.options;
         let bytes_max = if target.is_function { options.replies_bytes_max } else { options.answer_bytes_max };
         match &target.way {
@@ -197,11 +213,16 @@ impl Client {
         target: &Prepared,
         spec: &EndpointSpec,
         delivery: &Delivery,
+        trace: Option<&CallTrace>,
     ) -> Result<Box<Signed>, CallOutcome> {
         let keys = target.opened.keys(target, &*self.shared.providers.secrets).await;
         let keys = keys.map_err(|why| CallOutcome::NotReady { why, retry_after_ms: SECRET_RETRY_MS })?;
         let signed = Signed::new(delivery, spec, &keys);
-        signed.map(Box::new).ok_or_else(|| CallOutcome::Unusable("the event cannot be decoded".into()))
+        let mut signed = signed.ok_or_else(|| CallOutcome::Unusable("the event cannot be decoded".into()))?;
+        if let Some(trace) = trace.filter(|_| !spec.headers.iter().any(|(name, _)| name == TRACEPARENT)) {
+            signed.add_header(TRACEPARENT, trace.context.header().as_str());
+        }
+        Ok(Box::new(signed))
     }
 
     /// Waits for a replica without a time limit, then calls it. The replica is held until the answer is read.
@@ -248,6 +269,7 @@ struct Sending<'a> {
     signed: Option<Box<Signed>>,
     /// The events of such a call, if it may carry several.
     batch: Option<Box<SentBatch>>,
+    trace: Option<&'a CallTrace>,
 }
 
 impl Sending<'_> {
@@ -270,7 +292,7 @@ impl Sending<'_> {
     fn event_request(&self) -> Result<Request<'_>, CallOutcome> {
         let event = self.delivery.record.get(self.delivery.event.clone()).unwrap_or_default();
         let event = EventView::decode(event).map_err(|error| CallOutcome::Unusable(error.to_string()))?;
-        Ok(Request { delivery: self.delivery, event, target: self.target, own: self.own })
+        Ok(Request { delivery: self.delivery, event, target: self.target, own: self.own, trace: self.trace })
     }
 
     async fn call_http1(&mut self, pool: &Pool, bytes_max: usize) -> Result<CallOutcome, CallOutcome> {

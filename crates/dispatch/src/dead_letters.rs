@@ -6,7 +6,7 @@ use crate::engine::{Engine, Failure, if_readable};
 use crate::residency::{from_json, to_json};
 use crate::rows;
 use crate::subscription::Subscription;
-use crate::trace_ids::{correlation_id, trace_id};
+use crate::trace_ids::LogIds;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{LaneNumber, Position, SubscriptionId};
 use klambda_core::lane::{Entry, Flag};
@@ -16,7 +16,7 @@ use klambda_core::subscription::{CONTROLLER, OnFull, Overflow};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::address::{Kept, LogAddress};
-use klambda_store::record::{Gone, Record};
+use klambda_store::record::{Gone, Record, is_emitted, namespace_of};
 use serde::{Deserialize, Serialize};
 
 #[derive(Clone, Debug)]
@@ -183,27 +183,26 @@ impl DeadLetter {
 pub(crate) struct Named {
     pub(crate) id: String,
     source: String,
-    kind: String,
-    trace_id: Option<String>,
-    correlation_id: Option<String>,
+    pub(crate) kind: String,
+    pub(crate) ids: LogIds,
 }
 
 impl Named {
-    fn read(record: &[u8]) -> Result<Named, Failure> {
+    /// `ids` reads the ids for log lines.
+    fn read(record: &[u8], ids: impl FnOnce(&EventView<'_>) -> LogIds) -> Result<Named, Failure> {
         let (_, event) = crate::apply::event_of(record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         Ok(Named {
             id: view.id().to_owned(),
             source: view.source().to_owned(),
             kind: view.kind().to_owned(),
-            trace_id: trace_id(&view).map(|id| id.to_string()),
-            correlation_id: correlation_id(&view).map(|id| id.to_string()),
+            ids: ids(&view),
         })
     }
 
     fn unreadable() -> Named {
         let name = || "unreadable".to_owned();
-        Named { id: name(), source: name(), kind: name(), trace_id: None, correlation_id: None }
+        Named { id: name(), source: name(), kind: name(), ids: LogIds::default() }
     }
 }
 
@@ -269,8 +268,9 @@ impl Engine {
             let (name, holds) = (subscription.name(), letter == rows::HELD);
             self.metrics.dead_letter(name, reason);
             tracing::warn!(
-                subscription = %name, key, id = %row.id, source = %row.source, reason = reason.name(), error, holds,
-                trace_id = named.trace_id, correlation_id = named.correlation_id,
+                subscription = %name, key, event_id = %row.id, event_type = %row.kind, source = %row.source,
+                reason = reason.name(), error, holds,
+                trace_id = named.ids.trace_id, span_id = named.ids.span_id, correlation_id = named.ids.correlation_id,
                 "Event became a dead letter"
             );
         }
@@ -296,7 +296,11 @@ impl Engine {
 
     /// The names of an event. An event that cannot be read gets the name `unreadable`.
     pub(crate) fn names_of(&self, at: LogAddress) -> Result<Named, Failure> {
-        let named = self.read_event(at).and_then(|record| Named::read(&record));
+        let named = self.read_event(at).and_then(|record| {
+            let namespace = self.namespace_name(namespace_of(&record)?).unwrap_or_default();
+            let sampler = self.config.sampler.as_ref();
+            Named::read(&record, |event| LogIds::of(namespace, event, is_emitted(&record), sampler))
+        });
         Ok(if_readable(named)?.unwrap_or_else(Named::unreadable))
     }
 

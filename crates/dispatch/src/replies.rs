@@ -8,15 +8,19 @@ use crate::group::{NoRoom, Origin, OutboxEntry};
 use crate::lanes::Resident;
 use crate::subscription::{Subscription, Suspension};
 use crate::subscriptions::Work;
+use crate::trace_ids::event_trace;
 use klambda_core::event::{Attribute, Event, Value};
+use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
 use klambda_core::outcome::CallOutcome;
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::{Document, MANAGED_PREFIX};
 use klambda_core::time::Millis;
+use klambda_core::trace::TRACEPARENT;
 use klambda_store::address::Kept;
 use klambda_store::log;
+use klambda_store::record::is_emitted;
 use klambda_store::segment::RECORD_HEADER;
 
 /// The number of function replies between an event and the original event.
@@ -75,7 +79,7 @@ impl Engine {
             || CallOutcome::Status { code: status, retry_after_ms: None, detail: String::new() };
         let Some(flight) = self.calls.get(ticket).copied() else { return Ok(()) };
         let Some(entry) = self.entry_of(&flight) else { return self.finish(ticket, acknowledged()) };
-        let Some(cause) = self.cause_of(&flight, &entry)? else {
+        let Some(cause) = self.cause_of(ticket, &flight, &entry)? else {
             let why = "the event that the function replied to cannot be read from the log".to_owned();
             return self.finish(ticket, CallOutcome::BadReplies { status, why });
         };
@@ -121,16 +125,32 @@ impl Engine {
     }
 
     /// `None` if the event can no longer be read.
-    fn cause_of(&mut self, flight: &InFlight, entry: &Entry) -> Result<Option<Cause>, Failure> {
+    fn cause_of(
+        &mut self,
+        ticket: Ticket,
+        flight: &InFlight,
+        entry: &Entry,
+    ) -> Result<Option<Cause>, Failure> {
         let Some(subscription) = self.subscriptions.get(flight.subscription) else { return Ok(None) };
+        let (namespace, sampler) = (subscription.document.namespace.clone(), self.config.sampler);
         let (id, source) = (subscription.id, source_of(&subscription.document));
+        let is_own =
+            sampler.is_some() && self.read_event(entry.address()).is_ok_and(|event| is_emitted(&event));
+        // The context that the call carried.
+        let context = |event: &EventView<'_>| {
+            let trace = event_trace(&namespace, event, is_own, &sampler?);
+            Some(trace.attempt(ticket.0, flight.started, flight.accepted).context.header())
+        };
         self.read_back(entry.address(), |_, event| Cause {
             subscription: id,
             position: entry.position,
             id: event.id().to_owned(),
             source,
             hops: event.attribute(HOPS).and_then(|hops| hops.parse().ok()).unwrap_or(0),
-            traceparent: event.attribute("traceparent").map(|trace| trace.into_owned()),
+            traceparent: match context(event) {
+                Some(context) => Some(context.as_str().to_owned()),
+                None => event.attribute(TRACEPARENT).map(|trace| trace.into_owned()),
+            },
         })
     }
 
@@ -274,10 +294,10 @@ impl Cause {
         reply.attributes.retain(|attribute| attribute.name != HOPS);
         reply.attributes.push(Attribute { name: HOPS.into(), value: Value::Integer(i64::from(hops)) });
         if let Some(trace) = &self.traceparent
-            && reply.attribute("traceparent").is_none()
+            && reply.attribute(TRACEPARENT).is_none()
         {
             let value = Value::String(trace.clone());
-            reply.attributes.push(Attribute { name: "traceparent".into(), value });
+            reply.attributes.push(Attribute { name: TRACEPARENT.into(), value });
         }
         reply
     }

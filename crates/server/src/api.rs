@@ -22,6 +22,8 @@ use klambda_dispatch::client::Client;
 use klambda_dispatch::held_memory::Account;
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle};
+use klambda_dispatch::traces::Tracer;
+use klambda_traces::Export;
 use std::path::PathBuf;
 use std::pin::pin;
 use std::sync::atomic::AtomicU64;
@@ -47,6 +49,8 @@ pub struct ApiState {
     pub connections: Connections,
     pub about: About,
     pub turns: Turns,
+    /// The export of traces, if there is one.
+    pub traces: Option<Export>,
     pub secrets: Secrets,
 }
 
@@ -175,6 +179,10 @@ impl Api {
     /// For streams, which must end when the token that opened them is revoked.
     pub fn opener(&self, headers: &HeaderMap) -> Opener {
         Opener::new(Arc::clone(&self.access), headers)
+    }
+
+    pub fn tracer(&self) -> Option<&Tracer> {
+        self.traces.as_ref().map(Export::tracer)
     }
 
     /// Why the engine did not respond.

@@ -14,6 +14,7 @@ pub use settings::names;
 pub use sources::{Error, Overrides, yaml_fault};
 
 use klambda_outbound::{self as outbound, Allow, Ports};
+use klambda_traces::Protocol;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -45,6 +46,7 @@ pub struct Config {
     pub secrets: Secrets,
     pub outbound: Outbound,
     pub cost: Cost,
+    pub traces: Traces,
     pub replay: Replay,
 }
 
@@ -76,6 +78,20 @@ pub struct Cost {
     pub server_month: f64,
     pub monthly_budget: f64,
     pub function_day_limit: f64,
+}
+
+/// The export of traces. The variables of OpenTelemetry have priority.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Traces {
+    /// No traces are exported without one.
+    pub endpoint: Option<String>,
+    #[cfg_attr(test, serde(serialize_with = "tests::nothing"))]
+    pub protocol: Option<Protocol>,
+    pub sample_rate: f64,
+    /// Attributes of the resource, each `name=value`.
+    pub attributes: Vec<String>,
+    pub queue: usize,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -320,6 +336,7 @@ impl Default for Config {
             secrets: Secrets::default(),
             outbound: Outbound::default(),
             cost: Cost::default(),
+            traces: Traces::default(),
             replay: Replay { strategies: settings::default_strategies() },
         }
     }
@@ -336,6 +353,12 @@ impl Default for Cost {
             monthly_budget: 0.0,
             function_day_limit: 0.0,
         }
+    }
+}
+
+impl Default for Traces {
+    fn default() -> Traces {
+        Traces { endpoint: None, protocol: None, sample_rate: 0.1, attributes: Vec::new(), queue: 2048 }
     }
 }
 
@@ -415,6 +438,10 @@ mod tests {
     /// Only the names of settings are compared, not their values.
     pub fn count<T, S: serde::Serializer>(list: &[T], serializer: S) -> Result<S::Ok, S::Error> {
         serializer.serialize_u64(list.len() as u64)
+    }
+
+    pub fn nothing<T, S: serde::Serializer>(_: &T, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_unit()
     }
 
     #[test]

@@ -48,6 +48,7 @@ mod subscriptions;
 pub mod telemetry;
 pub mod tls;
 mod tokens;
+mod traces;
 mod ui;
 mod webhooks;
 mod whoami;

@@ -17,6 +17,7 @@ use klambda_crash::{Place, contained};
 use klambda_dispatch::held_memory::Account;
 use klambda_dispatch::metrics::Histogram;
 use klambda_dispatch::views::{Sample, SubscriptionSample};
+use klambda_traces::Exemplars;
 use std::collections::BTreeMap;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use text::{Buckets, Format, Text};
@@ -29,21 +30,32 @@ pub async fn show(api: Api, headers: HeaderMap) -> Result<Response, Problem> {
     about(&mut text);
     calls::calls(&mut text, &api, &sample.metrics);
     bound(&mut sample, api.metering.functions);
-    accepting(&mut text, &sample, api.intake.unversioned.load(Relaxed));
+    accepting(&mut text, &api, &sample);
     schema_violations(&mut text, &api);
     ordering(&mut text, &sample);
-    delivering(&mut text, &sample);
+    delivering(&mut text, &api, &sample);
     dead_letters(&mut text, &sample);
     storing(&mut text, &sample);
     connections(&mut text, &api.connections.stats);
     held(&mut text, &api.connections.held, &sample);
     outbound(&mut text, &api);
+    traces(&mut text, &api);
     functions::functions(&mut text, &api);
     let spent = crate::cost::read(&api, sample.log_bytes + sample.table_bytes);
     cost::cost(&mut text, &spent, &api.metering.meter.prices);
     panics(&mut text);
     process(&mut text);
     Ok(([(header::CONTENT_TYPE, format.content_type())], text.finish()).into_response())
+}
+
+fn traces(text: &mut Text, api: &Api) {
+    let counts = api.traces.as_ref().map(|export| export.stats().read()).unwrap_or_default();
+    single(text, "klambda_spans_exported_total", "Spans that the collector has taken.", counts.exported);
+    let name = "klambda_spans_dropped_total";
+    text.counter(name, "Spans that were dropped, by reason: the queue was full, or the export failed.");
+    for (reason, count) in [("queue_full", counts.dropped_full), ("export_failed", counts.dropped_failed)] {
+        text.sample(name, &[("reason", reason)], count);
+    }
 }
 
 fn schema_violations(text: &mut Text, api: &Api) {
@@ -84,7 +96,7 @@ const SECONDS_OF_MILLIS: Buckets = Buckets { first: 0, last: 17, unit: 1e-3, is_
 const DELIVERY_TIMES: Buckets = Buckets { first: 4, last: 16, unit: 1e-3, is_duration: true };
 const EVENTS: Buckets = Buckets { first: 1, last: 16, unit: 1.0, is_duration: false };
 
-fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
+fn accepting(text: &mut Text, api: &Api, sample: &Sample) {
     let metrics = &sample.metrics;
     text.counter(
         "cloudevents_received_total",
@@ -110,7 +122,7 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
         text,
         "klambda_events_without_specversion_total",
         "JSON events without a specversion, accepted as 1.0.",
-        unversioned,
+        api.intake.unversioned.load(Relaxed),
     );
     per_subscription(
         text,
@@ -135,13 +147,10 @@ fn accepting(text: &mut Text, sample: &Sample, unversioned: u64) {
     for ((namespace, limit), count) in counts {
         text.sample(name, &[("namespace", namespace), ("limit", limit)], count);
     }
-    histogram(
-        text,
-        "klambda_accept_duration_seconds",
-        "Time from the arrival of a request to its durable response.",
-        &metrics.accept_micros,
-        SECONDS_OF_MICROS,
-    );
+    let name = "klambda_accept_duration_seconds";
+    text.histogram(name, "Time from the arrival of a request to its durable response.");
+    let exemplars = api.traces.as_ref().map(|export| export.exemplars().accept().clone());
+    text.buckets_with(name, &[], &metrics.accept_micros, SECONDS_OF_MICROS, exemplars.as_ref());
 }
 
 /// Labels of a subscription: its name and namespace.
@@ -199,7 +208,7 @@ fn ordering(text: &mut Text, sample: &Sample) {
     }
 }
 
-fn delivering(text: &mut Text, sample: &Sample) {
+fn delivering(text: &mut Text, api: &Api, sample: &Sample) {
     let name = "operator_event_processing_total";
     text.counter(name, "Calls of targets, by result: success or failure.");
     for subscription in &sample.subscriptions {
@@ -212,13 +221,16 @@ fn delivering(text: &mut Text, sample: &Sample) {
     }
     let name = "operator_event_processing_duration_seconds";
     text.histogram(name, "Duration of calls of targets.");
+    let exemplars = api.traces.as_ref().map(|export| export.exemplars());
     for subscription in &sample.subscriptions {
         for (kind, done) in sample.metrics.processed_of(&subscription.name) {
             let labels = with(&subscription.name, &[("event_type", kind)]);
-            text.buckets(name, &labels, &done.took_ms, SECONDS_OF_MILLIS);
+            let traced = exemplars.as_ref().and_then(|all| all.calls(&subscription.name, kind));
+            text.buckets_with(name, &labels, &done.took_ms, SECONDS_OF_MILLIS, traced);
         }
     }
-    delivery_times(text, sample);
+    delivery_times(text, sample, exemplars.as_deref());
+    drop(exemplars);
     let gauges: [Gauge; 7] = [
         ("operator_event_queue_depth", "Pending events, including those in flight.", |s| s.waiting as f64),
         ("klambda_event_queue_bytes", "Bytes of pending events.", |s| s.waiting_bytes as f64),
@@ -253,7 +265,7 @@ fn delivering(text: &mut Text, sample: &Sample) {
 }
 
 /// One histogram per subscription, over all event types: there are many subscriptions.
-fn delivery_times(text: &mut Text, sample: &Sample) {
+fn delivery_times(text: &mut Text, sample: &Sample, exemplars: Option<&Exemplars>) {
     let name = "klambda_event_delivery_seconds";
     text.histogram(name, "Time from the acceptance of an event to its delivery.");
     for subscription in &sample.subscriptions {
@@ -261,7 +273,8 @@ fn delivery_times(text: &mut Text, sample: &Sample) {
         for done in sample.metrics.calls_of(&subscription.name) {
             times.merge(&done.delivered_after_ms);
         }
-        text.buckets(name, &labels(&subscription.name), &times, DELIVERY_TIMES);
+        let traced = exemplars.and_then(|all| all.deliveries(&subscription.name));
+        text.buckets_with(name, &labels(&subscription.name), &times, DELIVERY_TIMES, traced);
     }
 }
 

@@ -2,7 +2,7 @@
 
 use crate::api::Gate;
 use crate::auth::Who;
-use crate::events::accept::{self, Events};
+use crate::events::accept::{self, Accepting};
 use crate::functions::invoke;
 use crate::ingress;
 use crate::problem::Problem;
@@ -10,6 +10,7 @@ use crate::raw_response::RawResponse;
 use bytes::Bytes;
 use klambda_control::Invocation;
 use klambda_dispatch::Sender;
+use klambda_dispatch::traces::Tracer;
 use klambda_functions::resource::ResourceKind;
 use std::future::Future;
 
@@ -39,16 +40,19 @@ pub trait PostHandler: Send + Sync + 'static {
         place: PostTarget<'_>,
         who: &Who,
         content_type: Option<&str>,
-        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
         body: Bytes,
     ) -> Result<Self::Read, RawResponse>;
+
+    /// Records requests, if the server exports traces.
+    fn tracer(&self) -> Option<&Tracer>;
 
     /// Returns when the events are committed, or when the function has responded.
     fn answer(&self, read: Self::Read) -> impl Future<Output = RawResponse> + Send;
 }
 
 pub enum Read {
-    Events(Sender, Events),
+    Events(Sender, Accepting),
     Call(Box<Invocation>),
 }
 
@@ -60,7 +64,7 @@ impl PostHandler for Gate {
         place: PostTarget<'_>,
         who: &Who,
         content_type: Option<&str>,
-        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
         body: Bytes,
     ) -> Result<Read, RawResponse> {
         let api = self.api().map_err(Problem::into_raw_response)?;
@@ -74,6 +78,10 @@ impl PostHandler for Gate {
                 read.map(|invocation| Read::Call(Box::new(invocation))).map_err(Problem::into_raw_response)
             }
         }
+    }
+
+    fn tracer(&self) -> Option<&Tracer> {
+        self.api().ok()?.tracer()
     }
 
     async fn answer(&self, read: Read) -> RawResponse {

@@ -17,6 +17,7 @@ use crate::problem::Problem;
 use crate::raw_response::RawResponse;
 use crate::response_memory::ResponseMemory;
 use crate::routes::{PRODUCER, demand};
+use crate::traces;
 use crate::ui::is_page;
 use axum::Router;
 use axum::response::IntoResponse;
@@ -25,6 +26,7 @@ use http::request::Parts;
 use http::{HeaderValue, Method, Request, Response, header};
 use hyper::body::{Body as _, Incoming};
 use klambda_access::Reach;
+use klambda_dispatch::traces::Tracer;
 use std::net::IpAddr;
 use std::sync::Arc;
 use tower::ServiceExt;
@@ -57,7 +59,11 @@ pub fn routes(resources: Router) -> Router {
 impl<P: PostHandler> Service for App<P> {
     async fn call(&self, request: Request<Incoming>, connection: &Connection) -> Response<Body> {
         let line = self.logs_requests.then(|| access_log::Line::begin(&request, connection));
+        let trace = self.posts.tracer().and_then(|tracer| traced(tracer, &request));
         let response = self.respond(request, connection).await;
+        if let Some(trace) = trace {
+            trace.end(response.status());
+        }
         if let Some(line) = line {
             line.end(&response);
         }
@@ -179,6 +185,14 @@ impl<P: PostHandler> App<P> {
         let Ok(response) = Box::pin(self.router.clone().oneshot(request)).await;
         self.response_memory.count(response).await.map(Body::from)
     }
+}
+
+/// Requests with events and calls of functions have spans of their own. Scrapes and the page say little.
+fn traced(tracer: &Tracer, request: &Request<Incoming>) -> Option<traces::Request> {
+    let (method, path) = (request.method(), request.uri().path());
+    let is_own = method == Method::POST && (path.ends_with("/events") || path.ends_with("/invoke"));
+    let is_api = path.starts_with("/api/") && !is_own;
+    if is_api { traces::Request::begin(tracer, method, path, request.headers()) } else { None }
 }
 
 fn is_post(head: &Parts) -> bool {

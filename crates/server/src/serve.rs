@@ -11,13 +11,15 @@ use crate::functions::watch::Requests;
 use crate::routes;
 use crate::secrets::vault::Vault;
 use crate::shutdown::Shutdown;
-use crate::{secrets, telemetry, tokens, webhooks};
+use crate::{secrets, telemetry, tokens, traces, webhooks};
 use klambda_control::{Control, Options, StartError};
 use klambda_core::time::Millis;
+use klambda_core::trace::Sampler;
 use klambda_core::{binding, breaker};
 use klambda_dispatch::client;
 use klambda_dispatch::history::History;
 use klambda_dispatch::runner::{Clock, Handle, Runner, StoreFailed};
+use klambda_dispatch::traces::Tracer;
 use klambda_dispatch::workers::EVENT_INTERVAL;
 use klambda_dispatch::{Engine, Failure};
 use klambda_functions::plan;
@@ -25,6 +27,7 @@ use klambda_local::{logs, platform};
 use klambda_outbound as outbound;
 use klambda_store::real_disk::{self, RealDisk};
 use klambda_store::{log, recovery};
+use klambda_traces::Export;
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io::{self, Write};
 use std::net::SocketAddr;
@@ -36,6 +39,8 @@ use tokio::task::{JoinError, JoinHandle};
 
 /// Minimum time for functions to stop if the rest of the shutdown took all of the time. Killing them takes less.
 const FUNCTIONS_END: Duration = Duration::from_secs(10);
+/// How long the last traces may take.
+const TRACES_END: Duration = Duration::from_secs(3);
 
 /// A running server. It shuts down in order when stopped. If dropped, it runs until its runtime ends.
 pub struct Server {
@@ -49,6 +54,7 @@ pub struct Server {
     running: JoinHandle<Result<(), StoreFailed>>,
     handle: Handle,
     control: Control,
+    traces: Option<Export>,
     shutdown_timeout: Duration,
 }
 
@@ -70,6 +76,8 @@ pub enum Error {
     Tokens(#[from] LoadError),
     #[error(transparent)]
     Secrets(#[from] secrets::OpenError),
+    #[error(transparent)]
+    Traces(#[from] klambda_traces::Error),
     #[error("{0}")]
     Io(#[from] io::Error),
 }
@@ -169,6 +177,8 @@ impl Server {
         let disk = RealDisk::open(&config.data)?;
         let vault = Arc::new(Vault::open(&config)?);
         let front = Frontend::open(&config)?;
+        let traces = traces::start(&config.traces)?;
+        let tracer = traces.as_ref().map(|export| export.tracer().clone());
         let (address, url, stats, held) = (front.address(), front.url(), front.stats(), front.held());
         let (access, shutdown) = (front.access(), Shutdown::new());
         let gate = Gate::default();
@@ -177,7 +187,8 @@ impl Server {
 
         let data_folder = absolute(&config.data);
         let clock = Clock::new();
-        let opened = open_engine(disk, &config, clock.now(), &data_folder).await;
+        let sampler = tracer.as_ref().map(|tracer| *tracer.sampler());
+        let opened = open_engine(disk, engine_config(&config, sampler), clock.now(), &data_folder).await;
         let (engine, report) = opened.inspect_err(|_| shutdown.cut())?;
         log_recovery(&report);
         let history = History::new(engine.reader());
@@ -190,7 +201,7 @@ impl Server {
         let lacks_mark = loaded.inspect_err(|_| shutdown.cut())?;
         let outbound = config.guard(access.is_open());
         let machine = machine_options(&config, Arc::clone(&vault), outbound.clone());
-        let control_options = control_options(&config, &url, outbound.clone());
+        let control_options = control_options(&config, &url, outbound.clone(), tracer.clone());
         let control = Control::new(control_options, clock, platform::open(machine));
         control.load(&engine).inspect_err(|_| shutdown.cut())?;
         warn_of_developers(&access, &config);
@@ -203,6 +214,7 @@ impl Server {
             secrets: vault.clone(),
             checks: types.clone(),
             outbound,
+            tracer,
         };
         let outgoing = client::Client::with_providers(client, providers.clone());
         let (runner, handle) = Runner::with_providers(engine, client, clock, deliveries, providers)?;
@@ -230,6 +242,7 @@ impl Server {
             connections: Connections { stats, held, outgoing },
             about: About { started: Instant::now(), data_folder: data_folder.clone(), url: url.clone() },
             turns: Turns::default(),
+            traces: traces.clone(),
             secrets: Secrets { folder: config.functions.secrets.clone(), vault },
         });
         tokio::spawn(secrets::resume_rekey(api.clone()));
@@ -248,6 +261,7 @@ impl Server {
             running,
             handle,
             control,
+            traces,
             shutdown_timeout: config.delivery.shutdown_timeout,
         })
     }
@@ -296,6 +310,9 @@ impl Server {
             }
         };
         self.end_functions(deadline).await;
+        if let Some(traces) = &self.traces {
+            traces.end(TRACES_END).await;
+        }
         tracing::info!("Server stopped");
         outcome(ended)
     }
@@ -319,13 +336,13 @@ fn outcome(ended: Result<Result<(), StoreFailed>, JoinError>) -> Result<(), Stor
 
 async fn open_engine(
     disk: RealDisk,
-    config: &Config,
+    options: klambda_dispatch::Config,
     now: Millis,
     folder: &str,
 ) -> Result<(Engine, recovery::Report), Error> {
     let mut seed = [0; 16];
     getrandom::fill(&mut seed).map_err(Error::Randomness)?;
-    let (disk, options) = (Arc::new(disk), engine_config(config));
+    let disk = Arc::new(disk);
     let opened = tokio::task::spawn_blocking(move || Engine::open(disk, options, now, seed)).await;
     let opened = opened.map_err(io::Error::other)?;
     opened.map_err(|source| Error::Store { folder: folder.to_owned(), source })
@@ -360,7 +377,7 @@ fn absolute(folder: &Path) -> String {
     whole.to_string_lossy().into_owned()
 }
 
-fn engine_config(config: &Config) -> klambda_dispatch::Config {
+fn engine_config(config: &Config, sampler: Option<Sampler>) -> klambda_dispatch::Config {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let memory = usize::try_from(config.memory).unwrap_or(usize::MAX);
     let breaker = &config.delivery.breaker;
@@ -388,6 +405,7 @@ fn engine_config(config: &Config) -> klambda_dispatch::Config {
         strategies: config.replay.strategies.iter().map(|(kind, how)| (kind.clone(), *how)).collect(),
         metric_types_max: config.limits.metric_types,
         deliveries_max: config.limits.webhook_deliveries as u64,
+        sampler,
         ..klambda_dispatch::Config::default()
     }
 }
@@ -424,7 +442,7 @@ fn machine_options(config: &Config, vault: Arc<Vault>, outbound: outbound::Guard
     options
 }
 
-fn control_options(config: &Config, url: &str, outbound: outbound::Guard) -> Options {
+fn control_options(config: &Config, url: &str, outbound: outbound::Guard, tracer: Option<Tracer>) -> Options {
     let ms = |duration: Duration| u64::try_from(duration.as_millis()).unwrap_or(u64::MAX);
     let functions = &config.functions;
     let limits = plan::Limits {
@@ -443,6 +461,7 @@ fn control_options(config: &Config, url: &str, outbound: outbound::Guard) -> Opt
         named_max: config.limits.metric_functions,
         url: url.to_owned(),
         outbound,
+        tracer,
     }
 }
 

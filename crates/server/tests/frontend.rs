@@ -35,7 +35,7 @@ impl PostHandler for Gated {
         _: PostTarget<'_>,
         _: &Who,
         content_type: Option<&str>,
-        headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+        headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
         body: Bytes,
     ) -> Result<Vec<u8>, RawResponse> {
         if content_type == Some("flood") {
@@ -44,6 +44,10 @@ impl PostHandler for Gated {
         let id =
             headers.filter(|(name, _)| *name == "ce-id").map(|(_, value)| value).next().unwrap_or_default();
         Ok([b"took ", body.len().to_string().as_bytes(), id].concat())
+    }
+
+    fn tracer(&self) -> Option<&klambda_dispatch::traces::Tracer> {
+        None
     }
 
     async fn answer(&self, body: Vec<u8>) -> RawResponse {

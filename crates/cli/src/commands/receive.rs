@@ -198,6 +198,8 @@ struct Delivery {
     source: Option<String>,
     id: Option<String>,
     order_status: Option<String>,
+    /// The context of the call, and that of the event's producer.
+    traces: [Option<String>; 2],
     status: StatusCode,
     body: Body,
 }
@@ -216,6 +218,10 @@ impl Delivery {
             source: attribute("source"),
             id: attribute("id"),
             order_status: attribute("orderstatus"),
+            traces: [
+                headers.get("traceparent").and_then(|value| value.to_str().ok()).map(str::to_owned),
+                attribute("traceparent"),
+            ],
             status: answer(key.as_deref().unwrap_or_default()),
             key,
             body,
@@ -236,6 +242,11 @@ impl Delivery {
             "source": self.source, "id": self.id, "orderStatus": self.order_status,
             "status": self.status.as_u16(),
         });
+        for (name, trace) in ["traceparent", "producerTraceparent"].into_iter().zip(&self.traces) {
+            if let Some(trace) = trace {
+                line[name] = trace.as_str().into();
+            }
+        }
         if let Some((name, value)) = self.body.member() {
             line[name] = value;
         }

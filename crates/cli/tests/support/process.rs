@@ -122,12 +122,15 @@ pub struct Receiver {
 
 impl Receiver {
     pub fn start(folder: &Path, arguments: &[&str]) -> Receiver {
-        let address = format!("127.0.0.1:{}", free_port());
+        Receiver::at(folder, &format!("127.0.0.1:{}", free_port()), arguments)
+    }
+
+    pub fn at(folder: &Path, address: &str, arguments: &[&str]) -> Receiver {
         let mut command = Command::new(KLAMBDA);
-        command.args(["event", "receive", "-o", "json", "--listen", &address]).args(arguments);
+        command.args(["event", "receive", "-o", "json", "--listen", address]).args(arguments);
         let process = Process::start(&mut command, &folder.join("receive.log"));
         eventually("the receiver listens", || {
-            std::net::TcpStream::connect(&address).map(drop).map_err(|error| error.to_string())
+            std::net::TcpStream::connect(address).map(drop).map_err(|error| error.to_string())
         });
         Receiver { process, url: format!("http://{address}/") }
     }

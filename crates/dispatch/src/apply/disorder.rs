@@ -1,7 +1,9 @@
 //! Counts and logs early events, late events and sequence gaps.
 
+use crate::dead_letters::Named;
 use crate::engine::Engine;
 use crate::lanes::Slot;
+use crate::trace_ids::LogIds;
 use klambda_core::ids::Sequence;
 use klambda_core::lane::{Action, Count};
 use klambda_store::address::LogAddress;
@@ -34,41 +36,55 @@ impl Engine {
         let (subscription, key) = (self.name_of(resident.subscription), &*resident.key);
         match action {
             Action::Count { what, at, sequence, expected } => {
-                let (id, expected_sequence) =
-                    (self.event_id_at((*at).into()), expected.map(|sequence| sequence.0));
-                let sequence = sequence.0;
+                let Logged { event_id, event_type, trace_id, span_id, correlation_id } =
+                    self.logged((*at).into());
+                let (event_sequence, expected_sequence) = (sequence.0, expected.map(|sequence| sequence.0));
                 match what {
                     Count::Early => tracing::info!(
                         subscription,
                         key,
-                        id,
-                        sequence,
+                        event_id,
+                        event_type,
+                        event_sequence,
                         expected_sequence,
+                        trace_id,
+                        span_id,
+                        correlation_id,
                         "Event arrived early; waiting for lower sequences"
                     ),
                     Count::Late => tracing::info!(
                         subscription,
                         key,
-                        id,
-                        sequence,
+                        event_id,
+                        event_type,
+                        event_sequence,
                         expected_sequence,
+                        trace_id,
+                        span_id,
+                        correlation_id,
                         "Event arrived late"
                     ),
                     Count::Gap => tracing::info!(
                         subscription,
                         key,
-                        id,
-                        sequence,
+                        event_id,
+                        event_type,
+                        event_sequence,
                         expected_sequence,
+                        trace_id,
+                        span_id,
+                        correlation_id,
                         "Sequence gap timed out"
                     ),
                 }
             }
             Action::GapRecorded { from, to, next } => {
-                let (id, sequence) =
-                    (next.and_then(|at| self.event_id_at(at.into())), next.map(|_| to.0 + 1));
+                let Logged { event_id, event_type, trace_id, span_id, correlation_id } =
+                    next.map(|at| self.logged(at.into())).unwrap_or_default();
+                let event_sequence = next.map(|_| to.0 + 1);
                 tracing::info!(
-                    subscription, key, id, sequence, expected_sequence = from.0, missing = %range(*from, *to),
+                    subscription, key, event_id, event_type, event_sequence, expected_sequence = from.0,
+                    missing = %range(*from, *to), trace_id, span_id, correlation_id,
                     "Sequence gap skipped"
                 );
             }
@@ -76,10 +92,21 @@ impl Engine {
         }
     }
 
-    /// The event id for a log line; `None` if the event cannot be read.
-    fn event_id_at(&self, at: LogAddress) -> Option<String> {
-        self.names_of(at).ok().map(|named| named.id)
+    /// The names of an event for a log line. They are missing if the event cannot be read.
+    fn logged(&self, at: LogAddress) -> Logged {
+        let Ok(Named { id, kind, ids, .. }) = self.names_of(at) else { return Logged::default() };
+        let LogIds { trace_id, span_id, correlation_id } = ids;
+        Logged { event_id: Some(id), event_type: Some(kind), trace_id, span_id, correlation_id }
     }
+}
+
+#[derive(Default)]
+struct Logged {
+    event_id: Option<String>,
+    event_type: Option<String>,
+    trace_id: Option<String>,
+    span_id: Option<String>,
+    correlation_id: Option<String>,
 }
 
 /// Formats a range: `7`, or `3 to 5`.

@@ -1,5 +1,6 @@
 //! Writes one call: CloudEvents binary mode, with the event's place in its lane.
 
+use super::call_trace::CallTrace;
 use super::connection::Message;
 use super::own_headers::Rendered;
 use super::target::Prepared;
@@ -9,6 +10,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::header_value;
 use klambda_core::lane::Flag;
 use klambda_core::scan;
+use klambda_core::trace::{TRACEPARENT, TRACESTATE};
 use std::ops::Range;
 
 pub struct Request<'a> {
@@ -16,6 +18,8 @@ pub struct Request<'a> {
     pub event: EventView<'a>,
     pub target: &'a Prepared,
     pub own: &'a Rendered,
+    /// If the server exports traces.
+    pub trace: Option<&'a CallTrace>,
 }
 
 impl Message for Request<'_> {
@@ -48,11 +52,8 @@ impl Request<'_> {
                 f(name, value);
             }
         });
-        if traceparent && !self.target.own_trace {
-            self.plain("traceparent", f);
-            if tracestate {
-                self.plain("tracestate", f);
-            }
+        if !self.target.own_trace {
+            self.trace_headers(traceparent, tracestate, f);
         }
         self.place_headers(f);
         if self.target.is_function {
@@ -60,7 +61,26 @@ impl Request<'_> {
         }
     }
 
-    /// Sends the trace context also under the name that tracing libraries expect.
+    /// The context of this call under the names that tracing libraries expect. A server without traces passes the
+    /// producer's on.
+    fn trace_headers(&self, has_parent: bool, has_state: bool, f: &mut dyn FnMut(&str, &str)) {
+        let keeps_state = match self.trace {
+            Some(trace) => {
+                f(TRACEPARENT, trace.context.header().as_str());
+                trace.keeps_state
+            }
+            None if has_parent => {
+                self.plain(TRACEPARENT, f);
+                true
+            }
+            None => false,
+        };
+        if has_state && keeps_state {
+            self.plain(TRACESTATE, f);
+        }
+    }
+
+    /// Sends an attribute also as a header without the prefix.
     fn plain(&self, attribute: &str, f: &mut dyn FnMut(&str, &str)) {
         if let Some(value) = self.event.attribute(attribute).filter(|value| is_sendable(value)) {
             f(attribute, &value);

@@ -173,6 +173,7 @@ pub fn deliver(document: &Arc<Document>, event: &Event, place: Option<Place>) ->
         place,
         attempt: 1,
         time: Millis(1_614_265_330_000),
+        accepted: Millis(1_614_265_329_900),
     }
 }
 

@@ -170,6 +170,10 @@ impl Signed {
         Some(Signed { batch: batch.map(Box::new), ..signed })
     }
 
+    pub fn add_header(&mut self, name: &str, value: &str) {
+        write_header(&mut self.block, name, value);
+    }
+
     fn of(body: Vec<u8>, spec: &Spec, id: EventId, time: Millis, keys: &Keys) -> Signed {
         let mut block = Vec::with_capacity(keys.headers.block.len() + SIGNATURE_BYTES);
         block.extend_from_slice(&keys.headers.block);

@@ -74,7 +74,7 @@ impl Engine {
         let record = self.read_to_send(subscription, entry.position, entry.address()).ok()?;
         let (start, _) = event_of(&record).ok()?;
         let event = start..record.len();
-        Some(Following { record, event, number: entry.number, flag: entry.flag })
+        Some(Following { record, event, number: entry.number, flag: entry.flag, accepted: entry.accepted })
     }
 
     /// On a full disk, the part of a batch that fits is acknowledged.

@@ -11,6 +11,7 @@ use crate::subscriptions::Work;
 use klambda_core::breaker::State;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
+use klambda_core::lane::Entry;
 use klambda_core::planted::{self, Bug};
 use klambda_core::time::Millis;
 use klambda_core::webhook::EventId;
@@ -164,7 +165,7 @@ impl Engine {
         let mut bytes = self.bytes_to_send(id, &entry);
         let following = if is_endpoint { self.choose_following(slot, &mut bytes)? } else { Vec::new() };
         let ticket = self.open_call(id, Who::Lane(slot), entry.accepted, bytes);
-        match self.delivery(ticket, id, (entry.position, at), Some(place), attempt) {
+        match self.delivery(ticket, (&entry, at), Some(place), attempt) {
             Ok(mut delivery) => {
                 if !following.is_empty() {
                     self.add_following(slot, &mut delivery, &following);
@@ -210,7 +211,7 @@ impl Engine {
         let (entry, attempt) = (single.entry, single.attempts + 1);
         let bytes = self.bytes_to_send(id, &entry);
         let ticket = self.open_call(id, Who::Alone(position), entry.accepted, bytes);
-        match self.delivery(ticket, id, (position, entry.address()), None, attempt) {
+        match self.delivery(ticket, (&entry, entry.address()), None, attempt) {
             Ok(delivery) => self.deliver(None, delivery),
             Err(failure) => self.unreadable(ticket, failure)?,
         }
@@ -265,18 +266,28 @@ impl Engine {
     fn delivery(
         &self,
         ticket: Ticket,
-        id: SubscriptionId,
-        (position, at): (Position, LogAddress),
+        (entry, at): (&Entry, LogAddress),
         place: Option<Place>,
         attempt: u32,
     ) -> Result<Delivery, Failure> {
-        let subscription = self.subscriptions.get(id).ok_or(Malformed("subscription"))?;
-        let record = self.read_to_send(subscription, position, at)?;
+        let id = self.calls.get(ticket).map(|flight| flight.subscription);
+        let subscription = id.and_then(|id| self.subscriptions.get(id)).ok_or(Malformed("subscription"))?;
+        let record = self.read_to_send(subscription, entry.position, at)?;
         let (start, _) = crate::apply::event_of(&record)?;
         let event = start..record.len();
-        let (document, time) = (subscription.document.clone(), self.now);
-        let (following, event_id) = (Vec::new(), None);
-        Ok(Delivery { ticket, document, record, event, event_id, following, place, attempt, time })
+        let (document, time, accepted) = (subscription.document.clone(), self.now, entry.accepted);
+        Ok(Delivery {
+            ticket,
+            document,
+            record,
+            event,
+            event_id: None,
+            following: Vec::new(),
+            place,
+            attempt,
+            time,
+            accepted,
+        })
     }
 
     /// The event is damaged: it becomes a dead letter and is never delivered with wrong content. Other events

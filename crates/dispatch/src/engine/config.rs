@@ -3,6 +3,7 @@
 use hashbrown::HashMap;
 use klambda_core::breaker;
 use klambda_core::kinds::Strategy;
+use klambda_core::trace::Sampler;
 use klambda_store::log;
 
 #[derive(Clone, Debug)]
@@ -34,6 +35,8 @@ pub struct Config {
     /// Limits of the audit log.
     pub audit_entries_max: u64,
     pub audit_age_ms: u64,
+    /// Which traces are recorded, for the ids in log lines. `None` if no traces are recorded.
+    pub sampler: Option<Sampler>,
 }
 
 impl Default for Config {
@@ -56,6 +59,7 @@ impl Default for Config {
             deliveries_max: 10_000,
             audit_entries_max: 100_000,
             audit_age_ms: 90 * 24 * 3_600_000,
+            sampler: None,
         }
     }
 }

@@ -5,6 +5,7 @@ use crate::telemetry;
 use klambda_core::kinds::Strategy;
 use klambda_core::quantity;
 use klambda_outbound::{Allow, Ports};
+use klambda_traces::Protocol;
 use serde_json::Value;
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -47,6 +48,9 @@ enum Place<'a> {
     Ports(&'a mut Vec<Ports>),
     Number(&'a mut u64, u64),
     Ratio(&'a mut f64),
+    /// From 0 to 1, including both.
+    Share(&'a mut f64),
+    Protocol(&'a mut Option<Protocol>),
     Price(&'a mut f64),
     Flag(&'a mut bool),
     Time(&'a mut Duration, Duration),
@@ -146,6 +150,11 @@ pub(super) static SETTINGS: &[Setting] = &[
     setting("cost.serverMonth", |c| Place::Price(&mut c.cost.server_month)),
     setting("cost.monthlyBudget", |c| Place::Price(&mut c.cost.monthly_budget)),
     setting("cost.functionDayLimit", |c| Place::Price(&mut c.cost.function_day_limit)),
+    setting("traces.endpoint", |c| Place::TextOption(&mut c.traces.endpoint)),
+    setting("traces.protocol", |c| Place::Protocol(&mut c.traces.protocol)),
+    setting("traces.sampleRate", |c| Place::Share(&mut c.traces.sample_rate)),
+    setting("traces.attributes", |c| Place::Names(&mut c.traces.attributes)),
+    setting("traces.queue", |c| Place::CountUpTo(&mut c.traces.queue, 1, 1_000_000)),
     setting("replay.strategies", |c| Place::Strategies(&mut c.replay.strategies)),
 ];
 
@@ -198,6 +207,8 @@ impl Setting {
             Place::Ports(place) => put(place, ports(value)),
             Place::Number(place, least) => put(place, number(value, least)),
             Place::Ratio(place) => put(place, ratio(value)),
+            Place::Share(place) => put(place, share(value)),
+            Place::Protocol(place) => put(place, protocol(text(value)?).map(Some)),
             Place::Price(place) => put(place, price(value)),
             Place::Flag(place) => put(place, flag(value)),
             Place::Time(place, least) => put(place, time(value, least)),
@@ -396,6 +407,18 @@ fn ratio(value: &Value) -> Result<f64, String> {
     ratio
         .filter(|ratio| *ratio > 0.0 && *ratio <= 1.0)
         .ok_or_else(|| format!("{value} must be greater than 0 and at most 1"))
+}
+
+fn share(value: &Value) -> Result<f64, String> {
+    let share = match value {
+        Value::String(text) => text.parse().ok(),
+        other => other.as_f64(),
+    };
+    share.filter(|share| (0.0..=1.0).contains(share)).ok_or_else(|| format!("{value} must be from 0 to 1"))
+}
+
+fn protocol(text: &str) -> Result<Protocol, String> {
+    Protocol::named(text).ok_or_else(|| format!("`{text}` must be {}", Protocol::NAMES))
 }
 
 fn time(value: &Value, least: Duration) -> Result<Duration, String> {

@@ -5,17 +5,25 @@ use crate::ingress;
 use crate::problem::Problem;
 use crate::raw_response::RawResponse;
 use crate::refusal;
+use crate::traces::Arrival;
 use bytes::Bytes;
 use http::StatusCode;
 use klambda_core::binding::{self, Parsed, Rejected};
 use klambda_core::event::Event;
+use klambda_core::namespace;
 use klambda_dispatch::{EventResult, Sender, Status};
 use serde_json::{Value, json};
 use std::io::Write;
 use std::sync::atomic::Ordering;
 
-/// The events of a request. Parsing a large batch takes a while, so it is left to another thread.
-pub enum Events {
+/// The events of a request, and its trace if the server exports traces.
+pub struct Accepting {
+    events: Events,
+    arrival: Option<Arrival>,
+}
+
+/// Parsing a large batch takes a while, so it is left to another thread.
+enum Events {
     Read(Vec<Result<Event, Rejected>>),
     Batch { content_type: String, body: Bytes },
 }
@@ -25,21 +33,23 @@ const LARGE_BATCH: usize = 32 << 10;
 pub fn read<'a>(
     api: &Api,
     content_type: Option<&str>,
-    headers: impl Iterator<Item = (&'a str, &'a [u8])>,
+    headers: impl Iterator<Item = (&'a str, &'a [u8])> + Clone,
     body: Bytes,
-) -> Result<Events, RawResponse> {
+) -> Result<Accepting, RawResponse> {
+    let arrival = api.traces.as_ref().map(|_| Arrival::new(headers.clone()));
     if let Some(content_type) = content_type
         && body.len() >= LARGE_BATCH
         && is_batch(Some(content_type))
     {
-        return Ok(Events::Batch { content_type: content_type.to_owned(), body });
+        let events = Events::Batch { content_type: content_type.to_owned(), body };
+        return Ok(Accepting { events, arrival });
     }
     let parsed = parse(content_type, headers, body, &api.intake.limits)?;
-    Ok(Events::Read(counted(api, parsed)))
+    Ok(Accepting { events: Events::Read(counted(api, parsed)), arrival })
 }
 
-pub async fn commit(api: &Api, sender: Sender, events: Events) -> RawResponse {
-    let events = match events {
+pub async fn commit(api: &Api, sender: Sender, accepting: Accepting) -> RawResponse {
+    let mut events = match accepting.events {
         Events::Read(events) => events,
         Events::Batch { content_type, body } => {
             let limits = api.intake.limits.clone();
@@ -51,8 +61,19 @@ pub async fn commit(api: &Api, sender: Sender, events: Events) -> RawResponse {
             }
         }
     };
+    let traced = accepting.arrival.zip(api.tracer()).map(|(arrival, tracer)| {
+        let namespace = sender.namespace.as_deref().unwrap_or(namespace::DEFAULT);
+        let recorded = arrival.begin(tracer, namespace, &mut events);
+        (arrival, tracer, recorded)
+    });
     match ingress::take(api, sender, events).await {
-        Ok(judged) => answer(&judged),
+        Ok(judged) => {
+            let answer = answer(&judged);
+            if let Some((arrival, tracer, recorded)) = traced {
+                arrival.end(tracer, recorded, &judged, answer.status);
+            }
+            answer
+        }
         Err(problem) => problem.into_raw_response(),
     }
 }

@@ -2,7 +2,9 @@
 
 use klambda_control::Durations;
 use klambda_dispatch::metrics::Histogram;
+use klambda_traces::{Exemplar, Series};
 use std::fmt::{Display, Write};
+use std::time::UNIX_EPOCH;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -93,13 +95,31 @@ impl Text {
     }
 
     pub fn buckets(&mut self, name: &str, labels: Labels<'_>, counts: &Histogram, shown: Buckets) {
+        self.buckets_with(name, labels, counts, shown, None);
+    }
+
+    /// The same with exemplars, which only OpenMetrics has.
+    pub fn buckets_with(
+        &mut self,
+        name: &str,
+        labels: Labels<'_>,
+        counts: &Histogram,
+        shown: Buckets,
+        exemplars: Option<&Series>,
+    ) {
+        let exemplars = exemplars.filter(|_| self.format == Format::OpenMetrics);
+        let mut from = 0;
         for (n, (bound, count)) in counts.cumulative().enumerate() {
             if n >= shown.first && n <= shown.last {
                 let bound = if shown.is_duration { bound + 1 } else { bound };
-                self.bucket(name, labels, &format!("{:?}", bound as f64 * shown.unit), count);
+                let bound = format!("{:?}", bound as f64 * shown.unit);
+                let exemplar = exemplars.and_then(|all| all.range(from..=n).next_back());
+                self.bucket_with(name, labels, &bound, count, exemplar.map(|(_, exemplar)| exemplar));
+                from = n + 1;
             }
         }
-        self.bucket(name, labels, "+Inf", counts.count);
+        let last = exemplars.and_then(|all| all.range(from..).next_back());
+        self.bucket_with(name, labels, "+Inf", counts.count, last.map(|(_, exemplar)| exemplar));
         self.sample(&format!("{name}_sum"), labels, counts.sum as f64 * shown.unit);
         self.sample(&format!("{name}_count"), labels, counts.count);
     }
@@ -116,6 +136,23 @@ impl Text {
     fn bucket(&mut self, name: &str, labels: Labels<'_>, bound: &str, count: u64) {
         let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound)]).collect();
         self.sample(&format!("{name}_bucket"), &labels, count);
+    }
+
+    fn bucket_with(
+        &mut self,
+        name: &str,
+        labels: Labels<'_>,
+        bound: &str,
+        count: u64,
+        exemplar: Option<&Exemplar>,
+    ) {
+        let Some(Exemplar { trace, span, seconds, time }) = exemplar else {
+            return self.bucket(name, labels, bound, count);
+        };
+        let since = time.duration_since(UNIX_EPOCH).unwrap_or_default().as_secs_f64();
+        let value = format!("{count} # {{trace_id=\"{trace}\",span_id=\"{span}\"}} {seconds:?} {since:.3}");
+        let labels: Vec<(&str, &str)> = labels.iter().copied().chain([("le", bound)]).collect();
+        self.sample(&format!("{name}_bucket"), &labels, value);
     }
 
     fn line(&mut self, text: std::fmt::Arguments<'_>) {
@@ -143,6 +180,7 @@ fn label_text(labels: Labels<'_>) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use klambda_core::trace::Derivation;
 
     #[test]
     fn each_format_names_counters_its_own_way() {
@@ -167,6 +205,33 @@ mod tests {
         {
             assert_eq!(Format::accepted(refused), Format::Prometheus, "{refused}");
         }
+    }
+
+    #[test]
+    fn exemplars_are_for_openmetrics_only_and_lie_in_their_bucket() {
+        let mut counts = Histogram::default();
+        [1, 3, 9].into_iter().for_each(|value| counts.add(value));
+        let exemplar = |seconds| {
+            let (trace, span) = (Derivation::new(0).trace_id(), Derivation::new(0).span_id());
+            Exemplar { trace, span, seconds, time: UNIX_EPOCH + std::time::Duration::from_millis(1500) }
+        };
+        let series = Series::from([(1, exemplar(0.001)), (2, exemplar(0.003)), (4, exemplar(0.009))]);
+        let write = |format| {
+            let mut text = Text::new(format);
+            let shown = Buckets { first: 2, last: 3, unit: 0.001, is_duration: true };
+            text.buckets_with("d", &[], &counts, shown, Some(&series));
+            text.finish()
+        };
+        assert!(!write(Format::Prometheus).contains('#'));
+        let text = write(Format::OpenMetrics);
+        let lines: Vec<&str> = text.lines().collect();
+        assert!(lines[0].starts_with("d_bucket{le=\"0.004\"} 2 # {trace_id=\""), "{text}");
+        assert!(lines[0].ends_with("\"} 0.003 1.500"), "{text}");
+        assert_eq!(lines[1], "d_bucket{le=\"0.008\"} 2");
+        assert!(
+            lines[2].starts_with("d_bucket{le=\"+Inf\"} 3 # {") && lines[2].contains("} 0.009 "),
+            "{text}"
+        );
     }
 
     #[test]

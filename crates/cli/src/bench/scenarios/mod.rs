@@ -15,6 +15,7 @@ mod restart;
 mod slow;
 mod subscriptions;
 mod throughput;
+mod traces;
 mod turns;
 mod webhooks;
 
@@ -50,6 +51,8 @@ pub enum Scenario {
     Idle,
     /// One busy subscription among 10,000 that want other events
     Subscriptions,
+    /// What recording a tenth of all traces costs
+    Traces,
     /// The lane machine alone, without disk or network
     Machine,
     /// What ten open pages cost the events
@@ -92,6 +95,7 @@ const EVERY: [(Scenario, &str, Runner); 21] = [
     (Scenario::Restart, "restart", restart::run),
     (Scenario::Idle, "idle", idle::run),
     (Scenario::Subscriptions, "subscriptions", subscriptions::run),
+    (Scenario::Traces, "traces", traces::run),
     (Scenario::Machine, "machine", machine::run),
     (Scenario::Page, "page", page::run),
     (Scenario::FunctionsCold, "functions-cold", functions::cold::run),

@@ -117,9 +117,9 @@ mod tests {
         };
         let mut delivery = numbered(7);
         for number in 8..7 + events {
-            let Delivery { record, event, .. } = numbered(number);
+            let Delivery { record, event, accepted, .. } = numbered(number);
             let flag = if number == 8 { Flag::Gap } else { Flag::None };
-            delivery.following.push(Following { record, event, number: LaneNumber(number), flag });
+            delivery.following.push(Following { record, event, number: LaneNumber(number), flag, accepted });
         }
         (delivery, document.spec)
     }
