@@ -151,7 +151,8 @@ impl Engine {
     fn must_fit(&self, event: &Event) -> Result<(), Refused> {
         let (length, max) = (event.encoded_len_max() + HEAD_BYTES_MAX, self.store.log.record_bytes_max());
         if length > max {
-            let text = format!("the event does not fit into a log segment (at most {max} bytes)");
+            let text =
+                format!("the event does not fit into a log segment (at most {})", shown_bytes(max as u64));
             return Err(Refused::TooLarge(text));
         }
         match self.condition.disk_full || !self.store.log.has_room_for_events(length) {

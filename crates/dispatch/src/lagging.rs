@@ -233,9 +233,9 @@ impl Engine {
         let tally = &subscription.tally;
         if subscription.is_behind() {
             messages.push(format!(
-                "behind: {} accepted but unread ({} bytes), the oldest accepted at {}",
+                "behind: {} accepted but unread ({}), the oldest accepted at {}",
                 counted(tally.later, "event"),
-                tally.later_bytes,
+                shown_bytes(tally.later_bytes),
                 tally.later_since.rfc3339()
             ));
             messages.extend(self.blocking_reason(subscription));

@@ -175,11 +175,6 @@ fn statistics(sheet: &mut Sheet, latest: &Value, now: Millis) {
     sheet.line("Failing", counted(number(latest, "/failingWorkflows"), "workflow"));
 }
 
-/// `80 bytes`, `1.5Ki`: a bare number has no unit.
-fn size(count: u64) -> String {
-    if count < 1024 { counted(count, "byte") } else { bytes(count) }
-}
-
 fn lanes(counts: &Value) -> String {
     let counts = counts.as_object().into_iter().flatten();
     let some = counts.filter(|(_, count)| count.as_u64() != Some(0));
@@ -241,7 +236,7 @@ fn attempts(out: &mut dyn Write, fate: &Value, now: Millis) -> anyhow::Result<()
         table.row(vec![
             cell(item, "/attempt"),
             age_of(text(item, "/at").as_deref(), now),
-            cell(item, "/at"),
+            text(item, "/at").map_or_else(|| "-".to_owned(), |at| time::fixed(&at)),
             cell(item, "/outcome"),
             cell(item, "/status"),
             duration_of(item),
