@@ -9,6 +9,7 @@ use klambda_dispatch::documents::{Expected, Write};
 use klambda_functions::name::Name;
 use klambda_functions::resource::{Resource, ResourceKind, RevisionRef, Status};
 use klambda_functions::revision::Revision;
+use klambda_functions::write::Change;
 use std::sync::Arc;
 
 /// The kind of the documents.

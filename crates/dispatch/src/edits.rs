@@ -18,6 +18,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
+use klambda_core::quantity::shown_bytes;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::address::{Kept, LogAddress};

@@ -13,6 +13,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::{Entry, State};
 use klambda_core::planted::{self, Bug};
+use klambda_core::quantity::shown_bytes;
 use klambda_core::subscription::{OnFull, Overflow};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;

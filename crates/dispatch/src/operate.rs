@@ -380,12 +380,14 @@ impl Engine {
             let (mut lane, mut actions) = (resident.lane.clone(), Vec::new());
             lane.apply(input, &subscription.policy, self.now, &mut actions)
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
-            if lane == resident.lane && actions.is_empty() {
-                // Otherwise, one client could push all other entries out of the audit log.
+            let is_idle = resident.lane.state() == State::Open && resident.lane.depth() == 0;
+            let has_no_effect = lane == resident.lane && actions.is_empty();
+            // Otherwise, one client could push all other entries out of the audit log.
+            if has_no_effect || (action == LaneAction::Resume && is_idle) {
                 self.scratch.audit = None;
-                if action == LaneAction::Resume {
-                    return Ok(());
-                }
+            }
+            if action == LaneAction::Resume && is_idle {
+                return Ok(());
             }
         }
         self.step_lane(id, key, step)?;

@@ -16,6 +16,8 @@ pub struct Failure {
     pub detail: String,
     /// The last log lines of the failed step.
     pub lines: Vec<String>,
+    /// Replaces the advice of the reason.
+    pub advice: Option<String>,
 }
 
 /// Declares the reasons from one list: each with its advice, and whether a retry can help.

@@ -88,11 +88,11 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     sheet.line("Target", target(item));
     sheet.line("Ordering", text(item, "/spec/ordering").unwrap_or_else(|| "unordered".to_owned()));
     let waiting = number(item, "/status/waiting");
-    sheet.line("Waiting", format!("{waiting} ({})", size(number(item, "/status/waitingBytes"))));
+    sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
     if item["status"]["unread"].is_object() {
         let unread = number(item, "/status/unread/events");
         let since = cell(item, "/status/unread/oldest");
-        let size = size(number(item, "/status/unread/bytes"));
+        let size = bytes(number(item, "/status/unread/bytes"));
         sheet.line("Unread", format!("{unread} ({size}), oldest accepted at {since}"));
     }
     sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
@@ -153,7 +153,7 @@ fn endpoint(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()
     sheet.line_opt("Failing since", moment(item, "/status/failingSince", now));
     sheet.line_opt("Last success", moment(item, "/status/lastSuccessAt", now));
     let waiting = number(item, "/status/waiting");
-    sheet.line("Waiting", format!("{waiting} ({})", size(number(item, "/status/waitingBytes"))));
+    sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
     sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
     sheet.line("In flight", number(item, "/status/inFlight"));
     sheet.line("Delivered", number(item, "/status/delivered"));

@@ -249,12 +249,9 @@ fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
     let kept = number(&answer.body, "/kept");
     if kept > 0 {
         context.out.flush()?;
-        let (block, them) = if kept == 1 { ("blocks its lane", "it") } else { ("block their lanes", "them") };
-        eprintln!(
-            "{} kept: {} {block}; use --holders to purge {them} too",
-            kept,
-            if kept == 1 { "it" } else { "they" }
-        );
+        let (they_block, them) =
+            if kept == 1 { ("it blocks its lane", "it") } else { ("they block their lanes", "them") };
+        eprintln!("{kept} kept: {they_block}; use --holders to purge {them} too");
     }
     Ok(())
 }

@@ -38,7 +38,7 @@ fn definition(kind: Kind) -> Result<Value, Usage> {
         other => {
             let fault = format!(
                 "{} have no schema; explain works with function, agent, subscription, webhook and eventtype",
-                other.plural()
+                other.plural_in_words()
             );
             return Err(Usage(fault));
         }

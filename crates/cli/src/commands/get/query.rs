@@ -126,7 +126,7 @@ impl Query {
             Some(_) => Ok(()),
             None => {
                 let columns = kind.column_names().join(", ").to_lowercase();
-                Err(Usage(format!("--sort-by: {} have no column {by:?}; columns: {columns}", kind.plural())))
+                Err(Usage(format!("--sort-by: {} have no column {by:?}; columns: {columns}", kind.plural_in_words())))
             }
         }
     }
@@ -241,11 +241,11 @@ fn check_flags(args: &Get, asked: &[Kind]) -> Result<(), Usage> {
     ];
     for (flag, _, kinds) in flags.into_iter().filter(|(_, is_given, _)| *is_given) {
         let Some(other) = asked.iter().find(|kind| !kinds.contains(kind)) else { continue };
-        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.plural()).collect();
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.plural_in_words()).collect();
         let why = if flag == "-l" { "have no labels" } else { "have no such filter" };
         return Err(Usage(format!(
             "{flag}: {} {why}; it works with {}",
-            other.plural(),
+            other.plural_in_words(),
             kinds.join(" and ")
         )));
     }

@@ -5,7 +5,7 @@ use super::model::{Action, Lane, LaneId, Letter, Request, Snapshot};
 use crate::client::{Client, Error};
 use crate::commands::why;
 use crate::function::error;
-use crate::output::{cell, counted, number, text};
+use crate::output::{cell, number, text};
 use crate::route::Route;
 use crate::time;
 use klambda_core::time::Millis;
