@@ -87,6 +87,9 @@ pub struct Global {
     pub color: colour::When,
 }
 
+/// The global options that the environment can set.
+pub const ENVIRONMENT: [&str; 5] = ["server", "context", "token_file", "ca_file", "namespace"];
+
 #[derive(Debug, Subcommand)]
 pub enum Command {
     /// List resources
@@ -131,7 +134,7 @@ pub enum Command {
     /// List, show, edit, replay, purge, export or import dead letters
     #[command(subcommand, visible_aliases = ["dl", "deadletter"], alias = "deadletters")]
     Dlq(Dlq),
-    /// Pause or resume a subscription
+    /// List, pause or resume subscriptions
     #[command(subcommand, visible_alias = "sub", aliases = ["subs", "subscriptions"])]
     Subscription(Subscription),
     /// Create, test, rotate or read webhook endpoints
@@ -259,7 +262,7 @@ pub struct Selector {
     /// Only these dead letters
     #[arg(long = "id", value_name = "ID", num_args = 1..)]
     pub ids: Vec<String>,
-    /// Every dead letter
+    /// Every dead letter of the namespace; purge keeps those that block a lane, unless --holders is given
     #[arg(long, conflicts_with_all = ["subscription", "key", "event_type", "reason", "since", "until", "ids"])]
     pub all: bool,
 }

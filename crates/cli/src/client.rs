@@ -9,7 +9,7 @@ use crate::exit::Usage;
 use crate::route::Route;
 use crate::tls;
 use anyhow::Context;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::io::Read;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -61,6 +61,9 @@ pub struct Page {
 /// The largest response that is read into memory. Streams have no limit.
 const ANSWER_BYTES_MAX: u64 = 1 << 30;
 const PAGE_MAX: usize = 1_000;
+/// A larger body is sent when the server has agreed to read it. Otherwise the server closes the connection while the body
+/// is on its way, and its answer is lost.
+const ASKS_FIRST_BYTES: usize = 1 << 20;
 
 impl Client {
     pub fn new(connection: Connection) -> anyhow::Result<Client> {
@@ -210,6 +213,9 @@ impl Client {
             request = request.header("authorization", bearer);
         }
         if let Some(body) = &body {
+            if body.bytes.len() > ASKS_FIRST_BYTES {
+                request = request.header("expect", "100-continue");
+            }
             request = body.headers.iter().fold(request, |request, (name, value)| request.header(name, value));
         }
         let sent = if carries_body {
@@ -244,8 +250,9 @@ impl Client {
             (200..=299, Ok(body)) => Ok(Answer { status, body }),
             (200..=299, Err(_)) => Err(self.garbled("the response is not JSON")),
             (300..=399, _) => Err(self.garbled(&format!("it responds with {status}, a redirection"))),
+            (_, Ok(Value::Null)) => Err(Error::Problem(self.foreign(status))),
             (_, Ok(body)) => Err(Error::Problem(Problem { status, body })),
-            (_, Err(_)) => Err(Error::Problem(Problem { status, body: Value::Null })),
+            (_, Err(_)) => Err(Error::Problem(self.foreign(status))),
         }
     }
 
@@ -273,6 +280,12 @@ impl Client {
             E::Tls(_) | E::Pem(_) => Error::Tls { url, reason: error.to_string() },
             other => Error::Garbled { url, reason: other.to_string() },
         }
+    }
+
+    /// An error response without a problem document, as another server or a proxy sends it.
+    fn foreign(&self, status: u16) -> Problem {
+        let title = format!("{} responded with status {status}; is it a klambda server?", self.base);
+        Problem { status, body: json!({ "title": title }) }
     }
 
     fn garbled(&self, reason: &str) -> Error {

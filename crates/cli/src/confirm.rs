@@ -4,21 +4,13 @@ use crate::exit::Usage;
 use anyhow::bail;
 use std::io::{self, BufRead, IsTerminal};
 
-/// Asks before data is lost. Without a terminal the command fails unless `--yes` is given.
+/// Asks before a change that cannot be undone. Without a terminal the command fails unless `--yes` is given.
 /// `action` continues "klambda will …", for example `delete namespace/shop`.
 pub fn confirm(action: &str, yes: bool) -> anyhow::Result<()> {
     match (yes, io::stdin().is_terminal()) {
         (true, _) => Ok(()),
         (false, true) => ask(action, &mut io::stdin().lock()),
         (false, false) => Err(refusal(action).into()),
-    }
-}
-
-/// Asks before a change that loses no data. Without a terminal the command continues.
-pub fn confirm_at_terminal(action: &str, yes: bool) -> anyhow::Result<()> {
-    match yes || !io::stdin().is_terminal() {
-        true => Ok(()),
-        false => ask(action, &mut io::stdin().lock()),
     }
 }
 

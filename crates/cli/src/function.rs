@@ -97,6 +97,17 @@ pub fn revision_source(item: &Value) -> String {
     format!("{}{}", source(item), name.unwrap_or_default())
 }
 
+/// The phase, with the serving generation if it is not the desired one, and with a failed build behind it.
+pub fn phase_in_words(item: &Value) -> String {
+    let phase = cell(item, "/status/phase");
+    let failed = matches!(text(item, "/status/buildStatus/outcome").as_deref(), Some("failed" | "timeout"));
+    match serves(item) {
+        Some((serves, wants)) => format!("{phase} (serves {serves}, wants {wants})"),
+        None if phase == "Ready" && failed => format!("{phase} (last build failed)"),
+        None => phase,
+    }
+}
+
 /// The serving and the desired generation, if they differ.
 pub fn serves(item: &Value) -> Option<(u64, u64)> {
     let service = &item["status"]["serviceStatus"];
@@ -174,7 +185,7 @@ mod tests {
         for other in [
             "HTTP 500",
             "HTTP 500: {\"title\": \"a\"}",
-            "cannot connect: {",
+            "cannot connect to {",
             "HTTP 500: {\"error\": {\"message\": \"cut…",
         ] {
             assert_eq!(error(other), other);

@@ -71,6 +71,16 @@ impl Kind {
         NAMES[self as usize].2
     }
 
+    /// The plural in a sentence.
+    pub fn plural_in_words(self) -> &'static str {
+        match self {
+            Kind::DeadLetter => "dead letters",
+            Kind::EventType => "event types",
+            Kind::Audit => "audit entries",
+            other => other.plural(),
+        }
+    }
+
     /// By its singular, plural or short name.
     pub fn parse(word: &str) -> Option<Kind> {
         let is_named = |names: &&Names| names.1 == word || names.2 == word || names.3.contains(&word);
@@ -253,6 +263,9 @@ mod tests {
         behind["metadata"]["generation"] = 4.into();
         behind["status"]["serviceStatus"]["generation"] = 3.into();
         assert!(shown(Kind::Function, behind, false).contains("Ready (serves 3, wants 4)"));
+        let mut rebuilt = item.clone();
+        rebuilt["status"]["buildStatus"]["outcome"] = "failed".into();
+        assert!(shown(Kind::Function, rebuilt, false).contains("Ready (last build failed)"));
         assert!(shown(Kind::Agent, item.clone(), true).contains("REASON"));
         let across = Kind::Function.table(&[item], Shown { namespaces: true, ..Shown::default() }, Millis(0));
         let mut out = Vec::new();

@@ -27,6 +27,7 @@ mod tls;
 mod unified;
 
 use clap::FromArgMatches;
+use std::io::IsTerminal;
 use std::process::ExitCode;
 
 /// One thread allocates and frees most events. mimalloc halves the cost of that.
@@ -54,6 +55,50 @@ fn parse() -> args::Cli {
         eprint!("{}", command.render_help());
         std::process::exit(2);
     }
-    let matches = command.get_matches_mut();
-    args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.format(&mut command).exit())
+    let matches = command.try_get_matches_from_mut(std::env::args_os()).unwrap_or_else(|error| refuse(error));
+    args::Cli::from_arg_matches(&matches).unwrap_or_else(|error| refuse(error.format(&mut command)))
+}
+
+/// Prints a mistake on the command line, or help, and ends.
+fn refuse(error: clap::Error) -> ! {
+    let error = without_environment(error);
+    let styled = error.render();
+    let text = match std::io::stderr().is_terminal() {
+        true => styled.ansi().to_string(),
+        false => styled.to_string(),
+    };
+    match in_words(&text) {
+        Some(text) if error.use_stderr() => {
+            eprint!("{text}");
+            std::process::exit(error.exit_code());
+        }
+        _ => error.exit(),
+    }
+}
+
+/// Clap shows options that come from the environment in the usage line, as if they had to be given. Without the
+/// environment, the usage is that of the command.
+fn without_environment(error: clap::Error) -> clap::Error {
+    if !error.use_stderr() {
+        return error;
+    }
+    let plain = |arg: clap::Arg| arg.env(None::<&str>);
+    let command =
+        args::ENVIRONMENT.iter().fold(args::command(), |command, name| command.mut_arg(name, plain));
+    command
+        .try_get_matches_from(std::env::args_os())
+        .err()
+        .filter(|other| other.kind() == error.kind())
+        .unwrap_or(error)
+}
+
+/// Replaces what the standard library says about a wrong number.
+fn in_words(text: &str) -> Option<String> {
+    const FAULTS: [(&str, &str); 3] = [
+        ("invalid digit found in string", "expected a whole number"),
+        ("cannot parse integer from empty string", "expected a whole number"),
+        ("number too large to fit in target type", "the number is too large"),
+    ];
+    let (fault, words) = FAULTS.iter().find(|(fault, _)| text.contains(fault))?;
+    Some(text.replace(fault, words))
 }

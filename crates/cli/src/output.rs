@@ -6,6 +6,8 @@ use serde_json::{Value, json};
 use std::io::{self, Write};
 use unicode_width::UnicodeWidthStr;
 
+pub use klambda_core::quantity::shown_bytes as bytes;
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
     Table,
@@ -222,17 +224,6 @@ pub fn counted(count: u64, thing: &str) -> String {
     format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }
 
-pub fn bytes(count: u64) -> String {
-    let (mut rest, mut unit) = (count as f64, 0);
-    const UNITS: [&str; 5] = ["", "Ki", "Mi", "Gi", "Ti"];
-    while rest >= 1024.0 && unit + 1 < UNITS.len() {
-        rest /= 1024.0;
-        unit += 1;
-    }
-    let digits = usize::from(unit > 0 && rest < 10.0);
-    format!("{rest:.digits$}{}", UNITS[unit])
-}
-
 pub fn shorten(text: &str, chars_max: usize) -> String {
     match text.char_indices().nth(chars_max) {
         Some((end, _)) => format!("{}…", &text[..end]),
@@ -290,9 +281,6 @@ mod tests {
     #[test]
     fn small_things() {
         assert_eq!((counted(1, "key"), counted(0, "key")), ("1 key".to_owned(), "0 keys".to_owned()));
-        assert_eq!(bytes(0), "0");
-        assert_eq!(bytes(1_536), "1.5Ki");
-        assert_eq!(bytes(134_217_728), "128Mi");
         assert_eq!(shorten("häßlich", 3), "häß…");
         assert_eq!(shorten("abc", 3), "abc");
         assert_eq!(cell(&json!({"a": {"b": 3}}), "/a/b"), "3");

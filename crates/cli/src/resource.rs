@@ -25,6 +25,15 @@ impl Resource {
         Resource { kind, name: name.to_owned() }
     }
 
+    /// From a word where only this type is possible: `orders`, or `sub/orders` with any name of the type.
+    pub fn of(kind: Kind, word: &str) -> Resource {
+        let named = word.split_once('/').filter(|(before, _)| Kind::parse(before) == Some(kind));
+        match named.map(|(_, name)| decoded(name)) {
+            Some(Ok(name)) => Resource { kind, name },
+            _ => Resource::new(kind, word),
+        }
+    }
+
     pub fn route(&self) -> Route {
         match (self.kind, self.lane()) {
             (_, Some((subscription, key))) => Route::lane(subscription, key),
@@ -97,7 +106,7 @@ fn slashed(word: &str) -> Result<Resource, Usage> {
     if name.is_empty() {
         return Err(Usage(format!("{word}: the name is missing")));
     }
-    checked(Resource { kind: self::kind(kind)?, name: decoded(name)? })
+    Ok(Resource { kind: self::kind(kind)?, name: decoded(name)? })
 }
 
 fn of_kind(kind: Kind, names: &[String]) -> Result<Vec<Resource>, Usage> {
@@ -109,16 +118,9 @@ fn of_kind(kind: Kind, names: &[String]) -> Result<Vec<Resource>, Usage> {
     }
     let one = |name: &String| {
         let name = if kind == Kind::Lane { decoded(name)? } else { name.clone() };
-        checked(Resource { kind, name })
+        Ok(Resource { kind, name })
     };
     names.iter().map(one).collect()
-}
-
-fn checked(resource: Resource) -> Result<Resource, Usage> {
-    match resource.kind {
-        Kind::Audit => Err(Usage("audit entries have no names; list them with klambda get audit".to_owned())),
-        _ => Ok(resource),
-    }
 }
 
 /// A type, several with commas between them, or `all`.
@@ -192,6 +194,14 @@ mod tests {
     }
 
     #[test]
+    fn a_word_of_a_known_type_may_name_it() {
+        for word in ["orders", "subscription/orders", "sub/orders", "subs/orders"] {
+            assert_eq!(Resource::of(Kind::Subscription, word), Resource::new(Kind::Subscription, "orders"));
+        }
+        assert_eq!(Resource::of(Kind::Subscription, "fn/orders").name, "fn/orders");
+    }
+
+    #[test]
     fn what_is_printed_reads_back() {
         for key in
             ["order-42", "a/b", "a b", "50%", "50%25", "it's \"x\"", "注文 1", "line\nbreak", "/", "a//b/"]
@@ -216,7 +226,6 @@ mod tests {
         assert!(fault("fn/a b").contains("TYPE/NAME"));
         assert!(fault("lane/orders").contains("lane/SUBSCRIPTION/KEY"));
         assert!(fault("function").contains("the name is missing"));
-        assert!(fault("audit/3").contains("have no names"));
         assert!(fault("").contains("function/hello"));
         assert!(
             fault("hello").contains("unknown resource type \"hello\"")

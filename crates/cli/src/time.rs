@@ -54,6 +54,18 @@ pub fn relative(at: &str, now: Millis) -> String {
     }
 }
 
+/// A time with milliseconds always, so that the cells of a column have the same width.
+pub fn fixed(at: &str) -> String {
+    match Millis::parse_rfc3339(at) {
+        None => at.to_owned(),
+        Some(time) => {
+            let text = time.rfc3339();
+            let seconds = text.split(['.', 'Z']).next().unwrap_or_default();
+            format!("{seconds}.{:03}Z", time.0 % 1_000)
+        }
+    }
+}
+
 /// A duration as kubectl prints ages: two units for small numbers, one for large ones.
 pub fn span(ms: u64) -> String {
     let s = ms / 1_000;
@@ -96,6 +108,18 @@ mod tests {
         assert_eq!(moment("2h").as_deref(), Ok("2026-03-01T10:00:00Z"));
         assert_eq!(moment("2026-02-01T02:00:00+02:00").as_deref(), Ok("2026-02-01T00:00:00Z"));
         assert!(moment("tomorrow").is_err());
+    }
+
+    #[test]
+    fn times_in_tables_have_one_width() {
+        for (at, shown) in [
+            ("2026-03-01T12:00:00Z", "2026-03-01T12:00:00.000Z"),
+            ("2026-03-01T12:00:00.4Z", "2026-03-01T12:00:00.400Z"),
+            ("2026-03-01T12:00:00.039Z", "2026-03-01T12:00:00.039Z"),
+            ("-", "-"),
+        ] {
+            assert_eq!(fixed(at), shown);
+        }
     }
 
     #[test]

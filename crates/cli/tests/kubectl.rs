@@ -298,6 +298,10 @@ fn pruning(shell: &Shell) {
     assert_eq!(tried, "function/a unchanged (dry run)\nfunction/b pruned (dry run)\n");
     let (code, _, told) = sh(shell, "klambda apply -f f.yaml --prune -l tier=test");
     assert!(code == 2 && told.contains("prune function/b") && told.contains("--yes"), "{told}");
+    shell.write("new.yaml", &function("new", "web"));
+    let (code, out, _) = sh(shell, "klambda apply -f new.yaml --prune -l tier=test");
+    assert_eq!((code, out.as_str()), (2, ""), "nothing is applied before the refusal");
+    assert_eq!(shell.fails(&["get", "fn/new"]).0, 4);
     assert_eq!(shell.ok(&[&prune[..], &["--yes"]].concat()), "function/a unchanged\nfunction/b pruned\n");
     let all = shell.ok(&["apply", "-f", "f.yaml", "--prune", "--all", "--yes"]);
     assert_eq!(all, "function/a unchanged\nfunction/c pruned\n");
@@ -343,4 +347,107 @@ fn editing(shell: &Shell) {
     assert!(code == 2 && err.contains("your edits are in"), "{code} {err}");
     let (code, _, err) = edit("exit 3", "function/a");
     assert!(code == 1 && err.contains("the editor sh editor failed"), "{err}");
+}
+
+#[test]
+fn what_cannot_be_undone_needs_a_yes() {
+    let shell = shop();
+    let id = shell.json(&["dlq", "list"])["items"][0]["id"].as_str().expect("an id").to_owned();
+    let letter = format!("deadletter/{id}");
+    let lane = shell.ok(&["get", "lanes", "--subscription", "orders", "-o", "name"]).trim().to_owned();
+    let refused: [&[&str]; 3] = [&["delete", &letter], &["lane", "skip", &lane], &["lane", "purge", &lane]];
+    for words in refused {
+        let (code, told) = shell.fails(words);
+        assert!(code == 2 && told.contains("refusing to ") && told.contains("--yes"), "{words:?}: {told}");
+    }
+    let purged = shell.run(&["dlq", "purge", "--subscription", "orders", "--yes"]);
+    assert_eq!(text(&purged.stdout), "0 dead letters purged\n");
+    assert_eq!(text(&purged.stderr), "1 kept: it blocks its lane; use --holders to purge it too\n");
+    assert_eq!(shell.ok(&["dlq", "get", &letter, "-o", "name"]), format!("{letter}\n"));
+
+    let started = shell.ok(&["dlq", "replay", "--id", &id, "--wait=false"]);
+    assert!(!started.contains("Selected:          0 dead letters"), "{started}");
+    eventually("the end of the replay", || {
+        match shell.json(&["get", "replays"])["items"][0]["state"].as_str() {
+            Some("running") => Err("it runs".to_owned()),
+            _ => Ok(()),
+        }
+    });
+    assert!(shell.ok(&["lane", "skip", &lane, "--yes"]).contains(" skipped"));
+    let audit = shell.ok(&["get", "audit", "-o", "name"]);
+    assert!(shell.ok(&["lane", "resume", &lane]).contains(" resumed, now open"));
+    assert_eq!(shell.ok(&["get", "audit", "-o", "name"]), audit, "an open, empty lane has nothing to resume");
+    assert_eq!(shell.ok(&["delete", &letter, "--yes"]), format!("{letter} deleted\n"));
+    let idle = shell.run(&["get", "lanes", "--subscription", "orders", "--sort", "depth"]);
+    assert!(text(&idle.stderr).contains("no lanes with pending events found"), "{}", text(&idle.stderr));
+}
+
+#[test]
+fn habits_from_kubectl_work() {
+    let shell = shop();
+    assert_eq!(shell.ok(&["get", "all", "-l", "tier=web", "-o", "name"]), "function/a\n");
+    let (_, entries, told) = sh(&shell, "klambda get audit -o name | xargs klambda get -o name");
+    assert_eq!((entries.as_str(), told.as_str()), (shell.ok(&["get", "audit", "-o", "name"]).as_str(), ""));
+    assert_eq!(shell.fails(&["get", "audit/999"]).0, 4);
+    for name in ["sub/orders", "subscription/orders", "orders"] {
+        assert_eq!(shell.ok(&["subscription", "pause", name]), "subscription/orders paused\n");
+    }
+    assert_eq!(shell.ok(&["sub", "list", "-o", "name"]), "subscription/mail\nsubscription/orders\n");
+    assert_eq!(shell.ok(&["namespace", "list", "-o", "name"]), "namespace/default\n");
+    shell.ok(&["secret", "set", "db", "x=y"]);
+    assert_eq!(shell.ok(&["secret", "get", "secret/db", "-o", "name"]), "secret/db\n");
+    for words in [&["token", "list"][..], &["context", "get"]] {
+        let home = shell.path().join("config");
+        let output = shell.command(words).env("KLAMBDA_CONFIG_DIR", home).output().expect("klambda");
+        assert!(output.status.success(), "{words:?}: {}", text(&output.stderr));
+    }
+    assert_eq!(shell.fails(&["namespace", "create", "default"]).0, 5);
+}
+
+#[test]
+fn messages_name_the_cause() {
+    let shell = Shell::new();
+    let told: [(&[&str], i32, &str); 8] = [
+        (&["get", "sub/../x"], 4, "error: subscription/../x not found\n"),
+        (&["event", "tail", "--after", "x"], 2, "'--after <POSITION>': expected a whole number\n"),
+        (&["wait", "sub/x"], 2, "for other types, use --for=Deleted"),
+        (&["get", "dlq", "-A", "-n", "x"], 2, "Usage: klambda get --all-namespaces [TYPE[/NAME]]..."),
+        (&["upgrade-check", "."], 1, "it is not a data folder"),
+        (&["serve", "--data", "bomb.yaml"], 1, "bomb.yaml is a file, not a folder"),
+        (&["apply", "-f", "bomb.yaml"], 2, "bomb.yaml: the document is too large or too deeply nested"),
+        (&["context", "add", "x"], 2, "--server URL is required"),
+    ];
+    let anchors: Vec<String> =
+        (1..8).map(|n| format!("a{n}: &a{n} [{}]", vec![format!("*a{}", n - 1); 20].join(", "))).collect();
+    shell.write("bomb.yaml", &format!("a0: &a0 [x]\n{}\n", anchors.join("\n")));
+    for (words, code, message) in told {
+        let mut command = shell.command(words);
+        if words[0] == "context" {
+            command.env_remove("KLAMBDA_SERVER").env("KLAMBDA_CONFIG_DIR", shell.path().join("config"));
+        }
+        let output = command.output().expect("klambda");
+        let error = text(&output.stderr);
+        assert!(error.contains(message), "{words:?}: {error}");
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {error}");
+        assert!(!error.contains("--server <URL>"), "{words:?}: {error}");
+    }
+    let (_, error) = shell.fails(&["secret", "set", "a b", "x=y"]);
+    assert_eq!(error.matches("is not a name for a secret").count(), 1, "{error}");
+    let (_, _, error) = sh(&shell, "klambda get ns > /dev/full");
+    assert!(error.starts_with("error: cannot write to stdout: "), "{error}");
+    let rejected = shell.run(&["event", "send", "--type", "a", "--source", "", "-o", "name"]);
+    assert_eq!(text(&rejected.stdout), "", "no event exists");
+    assert!(text(&rejected.stderr).contains(" rejected: "), "{}", text(&rejected.stderr));
+}
+
+#[test]
+fn a_body_over_the_limit_gets_the_answer_of_the_server() {
+    let shell = Shell::new();
+    std::fs::write(shell.path().join("big"), vec![b'a'; 40 << 20]).expect("written");
+    let sent: [&[&str]; 2] =
+        [&["secret", "set", "big", "--from-file", "big"], &["event", "send", "--type", "a", "-d", "@big"]];
+    for words in sent {
+        let (code, told) = shell.fails(words);
+        assert!(code == 1 && told.contains("the request is larger than 8 MiB (limits.bodyBytes)"), "{told}");
+    }
 }

@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 use std::collections::HashMap;
 use support::eventually;
 use support::process::{Receiver, Server};
-use support::shell::Shell;
+use support::shell::{Shell, text};
 
 /// The bodies of the calls so far.
 fn bodies(receiver: &Receiver) -> Vec<Value> {
@@ -126,7 +126,11 @@ fn an_endpoint_is_a_resource_like_others() {
     assert_eq!(shell.ok(&["webhook", "enable", "partner"]), "webhook/partner enabled\n");
 
     let (code, error) = shell.fails(&["webhook", "create", "partner", "--url", &receiver.url]);
-    assert!(code == 5 && error.contains("already exists"), "{error}");
+    assert!(code == 5 && error.contains("already exists; use `klambda apply` to change it"), "{error}");
+    let (_, error) = shell.fails(&["webhook", "create", "P x", "--url", &receiver.url]);
+    assert!(error.starts_with("error: webhook/P x: "), "{error}");
+    let (code, error) = shell.fails(&["webhook", "resend", "partner", "nope"]);
+    assert!(code == 2 && error.contains("\"nope\" is not an event id"), "{error}");
     let (code, error) = shell.fails(&["delete", "subscription", "webhook.partner"]);
     assert!(code == 5 && error.contains("klambda webhook"), "{error}");
     let (code, _) = shell.fails(&["webhook", "create", "x", "--url", "http://h/", "--header", "a=b"]);
@@ -135,8 +139,20 @@ fn an_endpoint_is_a_resource_like_others() {
         shell.fails(&["webhook", "events", "partner", "--since", "00000000-0000-5000-8000-000000000000"]);
     assert!(code == 4 && error.contains("without"), "{error}");
     drop(receiver);
-    assert_eq!(shell.fails(&["webhook", "test", "partner"]).0, 1);
-    assert_eq!(shell.ok(&["delete", "-f", &file]), "webhook/partner deleted\n");
+    let tried = shell.run(&["webhook", "test", "partner"]);
+    let printed = text(&tried.stdout);
+    assert_eq!(tried.status.code(), Some(1));
+    assert!(
+        printed.starts_with("webhook/partner failed after ")
+            && printed.contains(" ms: cannot connect to 127.0.0.1:")
+            && printed.ends_with(": connection refused\n"),
+        "{printed}"
+    );
+    for words in [&["delete", "-f", &file][..], &["delete", "webhook", "partner"]] {
+        let (code, error) = shell.fails(words);
+        assert!(code == 2 && error.contains("refusing to delete webhook/partner"), "{error}");
+    }
+    assert_eq!(shell.ok(&["delete", "-f", &file, "--yes"]), "webhook/partner deleted\n");
     assert_eq!(shell.fails(&["webhook", "describe", "partner"]).0, 4);
 }
 
@@ -193,7 +209,7 @@ fn attempts_are_listed_and_events_are_sent_again() {
     });
     shell.server = Server::start(shell.path());
     let again = list(&shell, &[]);
-    assert!(again[..4] == all[..] && again[4]["resend"] == true, "{again:?}");
+    assert!(again[0]["resend"] == true && again[1..] == all[..], "newest first: {again:?}");
     assert!(shell.ok(&["webhook", "deliveries", "partner", "--event", &event]).contains("resend"));
     let described = shell.ok(&["describe", "webhook", "partner"]);
     assert!(described.contains("5, 0 failed (100.0 % succeeded)"), "{described}");

@@ -9,6 +9,7 @@ use klambda_dispatch::documents::{Expected, Write};
 use klambda_functions::name::Name;
 use klambda_functions::resource::{Resource, ResourceKind, RevisionRef, Status};
 use klambda_functions::revision::Revision;
+use klambda_functions::write::Change;
 use std::sync::Arc;
 
 /// The kind of the documents.
@@ -73,6 +74,9 @@ impl Control {
         loop {
             let live = self.live(name).filter(|(resource, _)| resource.kind == kind);
             let live = live.ok_or_else(|| not_found(kind, name))?;
+            if is_served(&live.0, number) {
+                return Ok(Applied { resource: live.0, change: Change::Nothing });
+            }
             let revision = self.revision(kind, name, number).await?;
             if revision.is_built() && !self.has_artifact(&revision.artifact).await {
                 return Err(Error::ArtifactGone { number, artifact: revision.artifact });
@@ -96,6 +100,12 @@ impl Shared {
     pub(crate) fn all(&self) -> Vec<Arc<Resource>> {
         self.lock().functions.values().map(|entry| entry.resource.clone()).collect()
     }
+}
+
+/// Whether the revision serves and the spec is still that of the revision.
+fn is_served(resource: &Resource, number: u64) -> bool {
+    let generation = resource.status.service_status.as_ref().map(|service| service.generation);
+    serving(&resource.status) == Some(number) && generation == Some(resource.metadata.generation)
 }
 
 /// The number of the revision that serves.

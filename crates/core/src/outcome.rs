@@ -157,7 +157,7 @@ impl CallOutcome {
             CallOutcome::Status { code, detail, .. } => format!("HTTP {code}: {detail}"),
             CallOutcome::Prefix { code, events, .. } => format!("HTTP {code}: {events} events acknowledged"),
             CallOutcome::BadAcknowledgement { code, why } => format!("HTTP {code}, but {why}"),
-            CallOutcome::Refused(detail) => format!("cannot connect: {detail}"),
+            CallOutcome::Refused(detail) => format!("cannot connect to {detail}"),
             CallOutcome::Broken(detail) | CallOutcome::Ended(detail) => {
                 format!("connection broken: {detail}")
             }
@@ -249,7 +249,7 @@ mod tests {
             (status(500, ""), "HTTP 500", Some(7), false),
             (status(503, "busy"), "HTTP 503: busy", Some(7), true),
             (status(429, ""), "HTTP 429", Some(7), true),
-            (CallOutcome::Refused("a:1".into()), "cannot connect: a:1", None, true),
+            (CallOutcome::Refused("a:1".into()), "cannot connect to a:1", None, true),
             (CallOutcome::Broken("reset".into()), "connection broken: reset", None, true),
             (CallOutcome::Ended("reset".into()), "connection broken: reset", None, false),
             (CallOutcome::Timeout, "timed out without a response", None, true),

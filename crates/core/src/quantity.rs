@@ -76,6 +76,21 @@ pub fn format_bytes(bytes: u64) -> String {
     }
 }
 
+/// A size for people: `512 bytes`, `1.5 KiB`, `128 MiB`.
+pub fn shown_bytes(bytes: u64) -> String {
+    const UNITS: [&str; 6] = ["KiB", "MiB", "GiB", "TiB", "PiB", "EiB"];
+    if bytes < 1024 {
+        return format!("{bytes} byte{}", if bytes == 1 { "" } else { "s" });
+    }
+    let (mut rest, mut unit) = (bytes as f64 / 1024.0, 0);
+    while rest >= 1024.0 && unit + 1 < UNITS.len() {
+        rest /= 1024.0;
+        unit += 1;
+    }
+    let digits = usize::from(rest < 10.0 && rest.fract() > 0.0);
+    format!("{rest:.digits$} {}", UNITS[unit])
+}
+
 /// Thousandths of a CPU: `250m`, `0.25` or `2`.
 pub fn parse_cpu(text: &str) -> Result<u64, String> {
     let bad = || "is not a CPU quantity: write 250m, 0.5 or 2".to_owned();
@@ -108,6 +123,21 @@ fn unit_size(units: &[(&str, u64)], unit: &str) -> Option<u64> {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn sizes_for_people() {
+        for (bytes, text) in [
+            (0, "0 bytes"),
+            (1, "1 byte"),
+            (1_536, "1.5 KiB"),
+            (8 << 20, "8 MiB"),
+            (241 << 10, "241 KiB"),
+            (128 << 20, "128 MiB"),
+            (u64::MAX, "16 EiB"),
+        ] {
+            assert_eq!(shown_bytes(bytes), text);
+        }
+    }
 
     #[test]
     fn reads_what_people_write() {

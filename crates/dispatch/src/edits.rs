@@ -18,6 +18,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::fault::Fault;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::Entry;
+use klambda_core::quantity::shown_bytes;
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
 use klambda_store::address::{Kept, LogAddress};
@@ -151,7 +152,8 @@ impl Engine {
     fn must_fit(&self, event: &Event) -> Result<(), Refused> {
         let (length, max) = (event.encoded_len_max() + HEAD_BYTES_MAX, self.store.log.record_bytes_max());
         if length > max {
-            let text = format!("the event does not fit into a log segment (at most {max} bytes)");
+            let text =
+                format!("the event does not fit into a log segment (at most {})", shown_bytes(max as u64));
             return Err(Refused::TooLarge(text));
         }
         match self.condition.disk_full || !self.store.log.has_room_for_events(length) {

@@ -13,6 +13,7 @@ use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::lane::{Entry, State};
 use klambda_core::planted::{self, Bug};
+use klambda_core::quantity::shown_bytes;
 use klambda_core::subscription::{OnFull, Overflow};
 use klambda_core::time::Millis;
 use klambda_core::wire::Malformed;
@@ -233,9 +234,9 @@ impl Engine {
         let tally = &subscription.tally;
         if subscription.is_behind() {
             messages.push(format!(
-                "behind: {} accepted but unread ({} bytes), the oldest accepted at {}",
+                "behind: {} accepted but unread ({}), the oldest accepted at {}",
                 counted(tally.later, "event"),
-                tally.later_bytes,
+                shown_bytes(tally.later_bytes),
                 tally.later_since.rfc3339()
             ));
             messages.extend(self.blocking_reason(subscription));

@@ -58,6 +58,18 @@ pub enum LaneAction {
     Reset { expected: Sequence },
 }
 
+impl LaneAction {
+    fn word(self) -> &'static str {
+        match self {
+            LaneAction::Resume => "resume",
+            LaneAction::Skip => "skip",
+            LaneAction::Purge => "purge",
+            LaneAction::Pause => "pause",
+            LaneAction::Reset { .. } => "reset",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Put {
     Created,
@@ -86,7 +98,7 @@ impl Engine {
 
     pub fn subscription_id(&self, name: &str) -> Result<SubscriptionId, Refused> {
         let id = self.subscriptions.named(name);
-        id.ok_or_else(|| Refused::NotFound(format!("subscription {name:?} not found")))
+        id.ok_or_else(|| Refused::NotFound(format!("subscription {:?} not found", namespace::split(name).1)))
     }
 
     // ---- subscriptions ------------------------------------------------------------------------------------
@@ -368,14 +380,30 @@ impl Engine {
             let (mut lane, mut actions) = (resident.lane.clone(), Vec::new());
             lane.apply(input, &subscription.policy, self.now, &mut actions)
                 .map_err(|refused| Refused::Conflict(format!("lane {key:?} of {name}: {refused}")))?;
+            let is_idle = resident.lane.state() == State::Open && resident.lane.depth() == 0;
+            let has_no_effect = lane == resident.lane && actions.is_empty();
             // Otherwise, one client could push all other entries out of the audit log.
-            if lane == resident.lane && actions.is_empty() {
+            if has_no_effect || (action == LaneAction::Resume && is_idle) {
                 self.scratch.audit = None;
+            }
+            if action == LaneAction::Resume && is_idle {
+                return Ok(());
             }
         }
         self.step_lane(id, key, step)?;
         let purged = (action == LaneAction::Purge).then_some(events);
-        tracing::info!(subscription = name, key, ?action, purged, "Operator action on lane");
+        let expected = match action {
+            LaneAction::Reset { expected } => Some(expected.0),
+            _ => None,
+        };
+        tracing::info!(
+            subscription = name,
+            key,
+            action = action.word(),
+            expected,
+            purged,
+            "Operator action on lane"
+        );
         Ok(())
     }
 

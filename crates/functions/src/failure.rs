@@ -16,6 +16,8 @@ pub struct Failure {
     pub detail: String,
     /// The last log lines of the failed step.
     pub lines: Vec<String>,
+    /// Replaces the advice of the reason.
+    pub advice: Option<String>,
 }
 
 /// Declares the reasons from one list: each with its advice, and whether a retry can help.
@@ -63,7 +65,7 @@ reasons! {
     SourceTimeout true "Make the source smaller, or raise the fetch timeout in the configuration, then run `klambda rebuild`",
     ToolMissing false "Install the missing tool on the server, then run `klambda rebuild`",
     SecretNotFound false "The function continues automatically when the key exists",
-    SecretUnreadable false "Set the secret again. Or restore the key file that encrypted it, and restart the server",
+    SecretUnreadable false "Set the secret again, or restore the key file and restart the server",
     ArchiveRefused false "Create the archive again, then run `klambda rebuild`. An archive may contain only files and folders below its root, within the size limits",
     SourceTooLarge false "Remove files that the function does not need, or use an image, then run `klambda rebuild`. The limits are fixed: 256 MiB to fetch, 512 MiB unpacked, 20,000 files",
     RuntimeNotFound false "Set runtime.version to an installed version or remove it. Or install the version and run `klambda rebuild`",
@@ -95,7 +97,12 @@ reasons! {
 
 impl Failure {
     pub fn new(reason: Reason, detail: impl Into<String>) -> Failure {
-        Failure { reason, detail: without_codes(&detail.into()), lines: Vec::new() }
+        Failure { reason, detail: without_codes(&detail.into()), lines: Vec::new(), advice: None }
+    }
+
+    /// Replaces the advice of the reason, where the detail allows a better one.
+    pub fn advising(self, advice: String) -> Failure {
+        Failure { advice: Some(advice), ..self }
     }
 
     pub fn with_lines(self, lines: Vec<String>) -> Failure {
@@ -104,12 +111,15 @@ impl Failure {
 
     /// What happened and how to fix it.
     pub fn message(&self) -> String {
-        self.with_advice(self.reason.advice())
+        self.with_advice(self.advice.as_deref().unwrap_or(self.reason.advice()))
     }
 
     /// The same, with commands for the function of this name.
     pub fn message_for(&self, name: &str) -> String {
-        self.with_advice(&self.reason.advice().replace("NAME", name))
+        match &self.advice {
+            Some(advice) => self.with_advice(advice),
+            None => self.with_advice(&self.reason.advice().replace("NAME", name)),
+        }
     }
 
     fn with_advice(&self, advice: &str) -> String {

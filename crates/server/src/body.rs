@@ -6,6 +6,7 @@ use crate::connection::Connection;
 use crate::problem::Problem;
 use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use klambda_core::quantity::shown_bytes;
 use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -146,8 +147,8 @@ async fn gather(body: &mut Incoming, limit: usize, connection: &Connection) -> R
 }
 
 fn too_large(limit: usize) -> Problem {
-    Problem::too_large(format!("the body is larger than limits.bodyBytes ({limit} bytes)"))
-        .with("limit", limit)
+    let shown = shown_bytes(limit as u64);
+    Problem::too_large(format!("the request is larger than {shown} (limits.bodyBytes)")).with("limit", limit)
 }
 
 pub(crate) fn overloaded() -> Problem {

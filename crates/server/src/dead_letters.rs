@@ -185,6 +185,8 @@ pub async fn delete(
 #[derive(Serialize, JsonSchema)]
 pub struct Purged {
     purged: u64,
+    /// Dead letters that were kept because they block a lane and `holders` is not true.
+    kept: u64,
 }
 
 pub async fn purge(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Result<Response, Problem> {
@@ -192,7 +194,7 @@ pub async fn purge(api: Api, namespace: Namespace, uri: Uri, body: Bytes) -> Res
     let (selector, holders) = read_purge(&namespace, &request_body::parse(&body)?)?;
     check(&api, &selector).await?;
     let purged = purge_all(&api, selector, holders).await?;
-    Ok(Json(Purged { purged }).into_response())
+    Ok(Json(purged).into_response())
 }
 
 fn read_purge(namespace: &Namespace, body: &Value) -> Result<(Selector, bool), Problem> {
@@ -205,17 +207,19 @@ fn read_purge(namespace: &Namespace, body: &Value) -> Result<(Selector, bool), P
 }
 
 /// Works in steps, so that no other request waits for all of it.
-async fn purge_all(api: &Api, selector: Selector, holders: bool) -> Result<u64, Problem> {
-    let mut purged = 0;
+async fn purge_all(api: &Api, selector: Selector, holders: bool) -> Result<Purged, Problem> {
+    let mut done = Purged { purged: 0, kept: 0 };
     let mut after = None;
     loop {
         let found = page(api, Letters::new(selector.clone(), after, PURGED_AT_ONCE)).await?;
-        let wanted = found.items.into_iter().filter(|letter| holders || !letter.holds_lane);
-        let ids: Vec<String> = wanted.map(|letter| letter.full_id()).collect();
-        purged += api.command(move |engine| delete_some(engine, &ids)).await??;
+        let (wanted, kept): (Vec<_>, Vec<_>) =
+            found.items.into_iter().partition(|letter| holders || !letter.holds_lane);
+        done.kept += kept.len() as u64;
+        let ids: Vec<String> = wanted.into_iter().map(|letter| letter.full_id()).collect();
+        done.purged += api.command(move |engine| delete_some(engine, &ids)).await??;
         after = match found.next {
             Some(next) => cursor(&next).ok(),
-            None => return Ok(purged),
+            None => return Ok(done),
         };
     }
 }

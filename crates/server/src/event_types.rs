@@ -186,7 +186,7 @@ fn check_put(
     match (&before, only_new) {
         (Some(_), OnlyNew::Condition) => return Err(Problem::exists(exists())),
         (Some(_), OnlyNew::Create) => {
-            return Err(Problem::conflict(format!("{}; use PUT or klambda apply to change it", exists())));
+            return Err(Problem::conflict(format!("{}; use `klambda apply` to change it", exists())));
         }
         // As they are shown, because a document may leave out its type.
         (Some(before), OnlyNew::No) if before.document.to_json() == document.to_json() => {

@@ -2,6 +2,7 @@
 
 use crate::problem::Problem;
 use klambda_core::binding::{Cause, Mismatch, Refusal};
+use klambda_core::quantity::shown_bytes;
 use klambda_dispatch::operate::Refused;
 use klambda_dispatch::{Failure, Rejection, history};
 use serde_json::json;
@@ -82,7 +83,8 @@ pub fn rejection(rejection: &Rejection) -> Problem {
                 .retry_after(RETRY)
         }
         Rejection::TooLarge { limit } => {
-            Problem::too_large(format!("the event does not fit into a log segment (at most {limit} bytes)"))
+            let most = shown_bytes(*limit as u64);
+            Problem::too_large(format!("the event does not fit into a log segment (at most {most})"))
                 .with("limit", *limit)
         }
         Rejection::DiskFull => Problem::disk_full(

@@ -192,9 +192,11 @@ pub async fn delete(
 
 fn in_use(name: &str, users: Vec<String>) -> Problem {
     let detail = match users.as_slice() {
-        [user] => format!("{user} uses secret {name}: change it first, or say ?force=true"),
+        [user] => format!(
+            "{user} uses secret {name}: change the function first, or use `klambda secret delete --force`"
+        ),
         users => format!(
-            "{} functions use secret {name}, {} among them: change them first, or say ?force=true",
+            "{} functions use secret {name}, {} among them: change them first, or use `klambda secret delete --force`",
             users.len(),
             users.first().map_or("", String::as_str)
         ),

@@ -14,6 +14,7 @@ use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use http::{HeaderMap, StatusCode, Uri, header};
 use klambda_core::fault::{Fault, unknown};
+use klambda_core::namespace;
 use klambda_core::subscription::{Document, From, HeaderValue, MANAGED_PREFIX, Target};
 use klambda_core::webhook;
 use klambda_dispatch::Engine;
@@ -89,7 +90,7 @@ fn unreadable(path: &str) -> Option<String> {
 fn view(engine: &Engine, name: &str) -> Result<Subscription, Refused> {
     engine
         .view_subscription(name)
-        .ok_or_else(|| Refused::NotFound(format!("subscription {name:?} not found")))
+        .ok_or_else(|| Refused::NotFound(format!("subscription {:?} not found", namespace::split(name).1)))
 }
 
 pub async fn put(

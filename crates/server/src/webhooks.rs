@@ -150,9 +150,7 @@ pub async fn create(
 }
 
 fn exists(name: &str) -> Problem {
-    Problem::conflict(format!(
-        "webhook endpoint {name:?} already exists; use PUT or klambda apply to change it"
-    ))
+    Problem::conflict(format!("webhook endpoint {name:?} already exists; use `klambda apply` to change it"))
 }
 
 pub async fn put(

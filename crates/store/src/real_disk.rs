@@ -30,6 +30,8 @@ pub enum Error {
         /// `None` if the holder only reads, or has taken the lock but not written its id yet.
         pid: Option<u32>,
     },
+    #[error("{} is a file, not a folder; name a new or an empty folder for the data", .0.display())]
+    NotAFolder(PathBuf),
     #[error("data folder {}: {}", folder.display(), in_words(source))]
     Io { folder: PathBuf, source: io::Error },
 }
@@ -37,6 +39,9 @@ pub enum Error {
 impl RealDisk {
     /// Creates the folder if necessary and locks it for this process.
     pub fn open(folder: &Path) -> Result<RealDisk, Error> {
+        if folder.metadata().is_ok_and(|found| !found.is_dir()) {
+            return Err(Error::NotAFolder(folder.to_owned()));
+        }
         create_folder(folder).map_err(|source| io_error(folder, source))?;
         RealDisk::take(folder, true)
     }

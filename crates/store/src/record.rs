@@ -159,6 +159,17 @@ pub enum WhyDisabled {
     NoSuccess,
 }
 
+impl WhyDisabled {
+    /// As the API shows it.
+    pub fn word(self) -> &'static str {
+        match self {
+            WhyDisabled::Request => "request",
+            WhyDisabled::Gone => "gone",
+            WhyDisabled::NoSuccess => "noSuccess",
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Gone {
     Deleted,

@@ -7,6 +7,7 @@ pub enum Token {
     /// Create a token and print it once
     Create(CreateToken),
     /// List tokens
+    #[command(visible_alias = "list")]
     Get {
         name: Vec<String>,
         #[command(flatten)]
@@ -44,6 +45,7 @@ pub enum Namespace {
     /// Create a namespace or change its limits
     Create(CreateNamespace),
     /// List namespaces
+    #[command(visible_alias = "list")]
     Get { name: Vec<String> },
     /// Delete empty namespaces
     Delete {

@@ -9,6 +9,7 @@ pub enum ContextCommand {
     /// Make a context the current one
     Use { name: String },
     /// List contexts; a star marks the current one
+    #[command(visible_alias = "get")]
     List,
     /// Show a context [default: the current one]
     Show { name: Option<String> },

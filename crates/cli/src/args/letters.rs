@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 #[derive(Debug, Args)]
 pub struct ListLetters {
+    pub id: Vec<String>,
     #[command(flatten)]
     pub filter: Filter,
     #[command(flatten)]
@@ -39,7 +40,7 @@ pub struct EditLetter {
     /// Read the event from a file instead, as JSON; - reads stdin
     #[arg(long, value_name = "FILE|-")]
     pub from_file: Option<PathBuf>,
-    /// Then deliver it
+    /// Replay the dead letter after the edit
     #[arg(long)]
     pub replay: bool,
 }

@@ -104,7 +104,8 @@ impl Describe {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Resource types: function, agent, subscription, deadletter, replay, namespace, token.
+Resource types: function, agent, subscription, webhook, eventtype, deadletter, replay, namespace,
+token, secret.
 Functions and agents deliver their pending events before they are deleted.
 Deleting a dead letter that blocks a lane unblocks the lane.")]
 pub struct Delete {
@@ -141,7 +142,7 @@ pub struct Wait {
 #[derive(Debug, Args)]
 #[command(after_help = "\
 The editor is $KLAMBDA_EDITOR, $EDITOR or vi.
-Resource types: function, agent, subscription, namespace.")]
+Resource types: function, agent, subscription, webhook, eventtype, namespace.")]
 pub struct Edit {
     /// TYPE NAME or TYPE/NAME
     #[arg(value_name = "TYPE/NAME", required = true, num_args = 1..=2)]
@@ -150,7 +151,7 @@ pub struct Edit {
 
 #[derive(Debug, Args)]
 #[command(after_help = "\
-Resource types: function, agent, subscription.
+Resource types: function, agent, subscription, webhook, eventtype.
 
 Examples:
   klambda explain subscription.spec.retry

@@ -47,7 +47,7 @@ pub struct Send {
     /// Key of the lane (attribute partitionkey)
     #[arg(long)]
     pub key: Option<String>,
-    /// Event subject; also the key if there is no partitionkey
+    /// Event subject; also the key if --key is not given and the subscription does not set spec.key
     #[arg(long)]
     pub subject: Option<String>,
     /// Sequence of the producer; with --count, of the first event
@@ -162,6 +162,7 @@ pub struct Confirmed {
 #[derive(Debug, Subcommand)]
 pub enum Dlq {
     /// List dead letters
+    #[command(visible_alias = "get")]
     List(ListLetters),
     /// Show dead letters with their events
     Show {
@@ -213,6 +214,16 @@ pub struct Purge {
 
 #[derive(Debug, Subcommand)]
 pub enum Subscription {
+    /// List subscriptions
+    #[command(visible_alias = "list")]
+    Get {
+        name: Vec<String>,
+        /// List resources of all namespaces
+        #[arg(short = 'A', long, conflicts_with = "namespace")]
+        all_namespaces: bool,
+        #[command(flatten)]
+        limit: super::Limit,
+    },
     /// Stop deliveries; events are still accepted
     Pause {
         #[arg(required = true)]

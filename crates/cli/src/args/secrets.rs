@@ -7,8 +7,10 @@ pub enum Secret {
     /// Set keys of a secret; functions that use it restart with the new values
     Set(SetSecret),
     /// List secrets, without their values
+    #[command(visible_alias = "get")]
     List {
-        /// Those of every namespace
+        name: Vec<String>,
+        /// List resources of all namespaces
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
         #[command(flatten)]

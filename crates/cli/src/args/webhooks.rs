@@ -12,7 +12,7 @@ pub enum Webhook {
     #[command(visible_alias = "list")]
     Get {
         name: Vec<String>,
-        /// Those of every namespace
+        /// List resources of all namespaces
         #[arg(short = 'A', long, conflicts_with = "namespace")]
         all_namespaces: bool,
         #[command(flatten)]
@@ -61,7 +61,7 @@ pub enum Webhook {
     },
     /// Read the events of an endpoint as it receives them
     Events(WebhookEvents),
-    /// List the latest attempts to call an endpoint
+    /// List the latest attempts to call an endpoint, newest first
     Deliveries(Deliveries),
     /// Send one event to an endpoint again
     Resend {
@@ -70,9 +70,9 @@ pub enum Webhook {
         #[arg(value_name = "EVENT-ID")]
         event: String,
     },
-    /// Send everything again that an endpoint did not get since a time
+    /// Resend events that failed since a given time
     Recover(Recover),
-    /// Create a token with which the receiver can manage its endpoint for a while
+    /// Create a temporary token for the receiver to manage its endpoint
     Link {
         name: String,
         /// How long it is valid, at most 24h [default: 1h]

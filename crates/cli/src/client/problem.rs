@@ -40,7 +40,7 @@ impl fmt::Display for Problem {
             let colon = if path.is_empty() { "" } else { ": " };
             let fault = in_flags(&format!("{path}{colon}{message}"));
             // The detail of a single fault contains it already.
-            if !detail.ends_with(&fault) {
+            if !detail.ends_with(&fault) && detail != message {
                 write!(f, "\n  {fault}")?;
             }
         }
@@ -56,6 +56,12 @@ impl fmt::Display for Problem {
 }
 
 impl Problem {
+    /// What follows `not found` in the message, such as the namespace. `None` for other problems.
+    pub fn not_found(&self) -> Option<&str> {
+        let detail = self.body["detail"].as_str().filter(|_| self.is("not-found"))?;
+        detail.split_once(" not found").map(|(_, rest)| rest)
+    }
+
     /// Whether the last part of its type is this.
     fn is(&self, slug: &str) -> bool {
         self.body["type"].as_str().and_then(|kind| kind.rsplit('/').next()) == Some(slug)

@@ -17,12 +17,15 @@ pub fn run(context: &mut Context, args: &Apply) -> anyhow::Result<()> {
     if args.discard && !args.is_dry_run() {
         confirm("drop pending events of subscriptions whose ordering changes", args.yes)?;
     }
+    // Asks first: a refusal must not leave the files applied and the rest not pruned.
+    let stale = match args.prune.prune {
+        true => prune::confirmed(context, args, &manifests)?,
+        false => Vec::new(),
+    };
     for_each(&manifests, |manifest| {
         apply(context, manifest, args).with_context(|| manifest.resource().to_string())
     })?;
-    if args.prune.prune {
-        prune::run(context, args, &manifests)?;
-    }
+    prune::run(context, args, &stale)?;
     if args.wait {
         wait_for(context, &manifests)?;
     }

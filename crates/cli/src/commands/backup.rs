@@ -2,12 +2,13 @@
 
 use super::Context;
 use crate::args::Backup;
+use crate::bench::interrupt;
 use crate::exit::Usage;
 use crate::output::bytes;
 use crate::progress;
 use crate::route::Route;
 use anyhow::Context as _;
-use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, IsTerminal, Read};
 use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
@@ -20,13 +21,15 @@ pub fn run(context: &mut Context, args: &Backup) -> anyhow::Result<()> {
     }
     let target = Target::of(&args.path)?;
     let partial = partial_path(&args.path)?;
+    interrupt::listen()?;
     let stream = context.client.stream(Method::POST, &route, "application/x-tar")?;
     let progress = progress::copying();
-    let written = write(target, progress.wrap_read(stream), &partial);
+    let written = write(target, progress.wrap_read(Interruptible(stream)), &partial);
     progress.finish_and_clear();
     if let Err(error) = written.and_then(|()| settle(&partial, &args.path)) {
         // An incomplete copy must not look like a backup.
         remove(&partial);
+        interrupt::check()?;
         return Err(error).with_context(|| format!("backup to {}", args.path.display()));
     }
     writeln!(context.out, "{} written, {}", args.path.display(), bytes(progress.position()))?;
@@ -47,6 +50,18 @@ fn to_stdout(context: &mut Context, route: &Route) -> anyhow::Result<()> {
         }
     }
     Ok(context.out.flush()?)
+}
+
+/// Ends with an error after Ctrl-C, so that the incomplete copy is removed.
+struct Interruptible<R>(R);
+
+impl<R: Read> Read for Interruptible<R> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        match interrupt::happened() {
+            true => Err(io::Error::other("interrupted")),
+            false => self.0.read(buf),
+        }
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,11 +90,14 @@ fn write(target: Target, mut stream: impl Read, partial: &Path) -> anyhow::Resul
     match target {
         Target::Archive => {
             let mut file = OpenOptions::new().write(true).create_new(true).mode(0o600).open(partial)?;
+            file.lock()?;
             io::copy(&mut stream, &mut file).map_err(cut_off)?;
             file.sync_all()?;
         }
         Target::Folder => {
             DirBuilder::new().mode(0o700).create(partial)?;
+            let folder = File::open(partial)?;
+            folder.lock()?;
             tar::Archive::new(&mut stream).unpack(partial).map_err(cut_off)?;
             // The archive ends before the response does. Reads the rest, so that an error in it is seen.
             io::copy(&mut stream, &mut io::sink()).map_err(cut_off)?;
@@ -114,14 +132,25 @@ fn sync_tree(folder: &Path) -> io::Result<()> {
     File::open(folder)?.sync_all()
 }
 
+/// The name of the copy until it is complete. A copy that an ended process left under this name is removed; a running
+/// backup holds a lock on its copy.
 fn partial_path(path: &Path) -> Result<PathBuf, Usage> {
     let name = path.file_name().ok_or_else(|| Usage::file(path, &"not a valid name for a backup"))?;
     let mut partial = name.to_owned();
     partial.push(".partial");
     let partial = path.with_file_name(partial);
-    match partial.symlink_metadata().is_ok() {
-        true => Err(Usage::file(&partial, &"an earlier backup left this file; delete it first")),
-        false => Ok(partial),
+    if partial.symlink_metadata().is_err() {
+        return Ok(partial);
+    }
+    let left = File::open(&partial).map_err(|error| Usage::file(&partial, &error))?;
+    match left.try_lock() {
+        Ok(()) => {
+            eprintln!("{}: removing the incomplete copy of an earlier backup", partial.display());
+            remove(&partial);
+            Ok(partial)
+        }
+        Err(TryLockError::WouldBlock) => Err(Usage::file(&partial, &"another backup is writing this copy")),
+        Err(TryLockError::Error(error)) => Err(Usage::file(&partial, &error)),
     }
 }
 
@@ -156,6 +185,25 @@ mod tests {
         settle(&partial, &path).expect("renamed");
         assert_eq!(fs::read(path.join("log/0001.seg")).expect("read"), b"hello");
         assert!(!partial.exists());
+    }
+
+    #[test]
+    fn the_copy_of_an_ended_backup_is_replaced_and_that_of_a_running_one_is_not() {
+        let home = tempfile::tempdir().expect("a folder");
+        for name in ["copy", "copy.tar"] {
+            let path = home.path().join(name);
+            let partial = partial_path(&path).expect("a path");
+            match name {
+                "copy" => fs::create_dir(&partial).expect("created"),
+                _ => fs::write(&partial, "half").expect("written"),
+            }
+            let running = File::open(&partial).expect("open");
+            running.lock().expect("locked");
+            assert!(partial_path(&path).expect_err("in use").to_string().contains("another backup"));
+            drop(running);
+            assert_eq!(partial_path(&path).expect("free"), partial);
+            assert!(!partial.exists());
+        }
     }
 
     #[test]

@@ -51,7 +51,7 @@ fn add(
 
 fn entry(global: &Global) -> anyhow::Result<Entry> {
     let Some(server) = &global.server else {
-        return Err(Usage("--server is missing: the URL of the server".to_owned()).into());
+        return Err(Usage("--server URL is required".to_owned()).into());
     };
     let absolute = |file: &std::path::PathBuf| {
         client::read_certificates(file)?;

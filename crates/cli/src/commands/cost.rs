@@ -5,7 +5,7 @@ use crate::exit::Usage;
 use crate::output::{Format, Sheet, Table, bytes, cell, number, write_raw};
 use crate::route::Route;
 use crate::time::span;
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::collections::BTreeMap;
 
 pub fn run(context: &mut Context) -> anyhow::Result<()> {
@@ -16,24 +16,35 @@ pub fn run(context: &mut Context) -> anyhow::Result<()> {
     if write_raw(context.out, context.format, &cost)? {
         return Ok(());
     }
-    let functions = cost["functions"].as_array().map(Vec::as_slice).unwrap_or_default();
-    by_function(functions).write(context.out, "")?;
+    let mut functions = cost["functions"].as_array().cloned().unwrap_or_default();
+    functions.extend(deleted(&cost, &functions));
+    by_function(&functions).write(context.out, "")?;
     writeln!(context.out)?;
-    by_namespace(functions).write(context.out, "")?;
+    by_namespace(&functions).write(context.out, "")?;
     writeln!(context.out)?;
     sheet(&cost).write(context.out)?;
     Ok(())
 }
 
+/// The total includes functions that were deleted. Only the sum of their costs is known.
+fn deleted(cost: &Value, functions: &[Value]) -> Option<Value> {
+    let listed: f64 = functions.iter().map(total).sum();
+    let rest = amount(cost, "/total") - amount(cost, "/server") - amount(cost, "/storage") - listed;
+    // Less than the last digit that is shown.
+    (rest >= 0.000_000_5).then(|| json!({"name": "(deleted functions)", "deletedCost": rest}))
+}
+
 fn by_function(functions: &[Value]) -> Table {
     let mut table = Table::new(&["NAMESPACE", "FUNCTION", "BUILDS", "BUILD-COST", "RUNNING-COST", "TOTAL"]);
     for function in functions {
+        let part =
+            |at: &str| function.pointer(at).and_then(Value::as_f64).map_or_else(|| "-".to_owned(), dollars);
         table.row(vec![
             cell(function, "/namespace"),
             cell(function, "/name"),
-            number(function, "/builds").to_string(),
-            dollars(amount(function, "/buildCost")),
-            dollars(amount(function, "/runningCost")),
+            cell(function, "/builds"),
+            part("/buildCost"),
+            part("/runningCost"),
             dollars(total(function)),
         ]);
     }
@@ -63,7 +74,7 @@ fn sheet(cost: &Value) -> Sheet {
 }
 
 fn total(function: &Value) -> f64 {
-    amount(function, "/buildCost") + amount(function, "/runningCost")
+    ["/buildCost", "/runningCost", "/deletedCost"].iter().map(|at| amount(function, at)).sum()
 }
 
 fn amount(value: &Value, pointer: &str) -> f64 {
@@ -73,4 +84,20 @@ fn amount(value: &Value, pointer: &str) -> f64 {
 /// Small amounts need more digits.
 fn dollars(amount: f64) -> String {
     if amount >= 1.0 { format!("${amount:.2}") } else { format!("${amount:.6}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_rows_add_up_to_the_total() {
+        let cost = json!({"total": 1.0, "server": 0.25, "storage": 0.25,
+            "functions": [{"namespace": "default", "name": "f", "buildCost": 0.125, "runningCost": 0.125}]});
+        let functions = cost["functions"].as_array().cloned().unwrap_or_default();
+        let rest = deleted(&cost, &functions).expect("a row");
+        assert_eq!((total(&rest), rest["name"].as_str()), (0.25, Some("(deleted functions)")));
+        let exact = json!({"total": 0.75, "server": 0.25, "storage": 0.25});
+        assert_eq!(deleted(&exact, &functions), None);
+    }
 }

@@ -67,8 +67,9 @@ fn check(args: &Delete, kind: Kind) -> Result<(), Usage> {
 /// The data that the command loses for good, if any.
 fn loss(args: &Delete, doomed: &[Doomed]) -> Option<String> {
     let is_loss = |one: &&Doomed| match one.resource.kind {
-        Kind::Namespace | Kind::Secret => true,
-        Kind::Subscription | Kind::Webhook => args.discard,
+        // The secret and the tokens of an endpoint go with it.
+        Kind::Namespace | Kind::Secret | Kind::Webhook | Kind::DeadLetter => true,
+        Kind::Subscription => args.discard,
         _ => false,
     };
     let lost: Vec<String> = doomed.iter().filter(is_loss).map(|one| one.resource.to_string()).collect();

@@ -88,11 +88,11 @@ fn subscription(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Resul
     sheet.line("Target", target(item));
     sheet.line("Ordering", text(item, "/spec/ordering").unwrap_or_else(|| "unordered".to_owned()));
     let waiting = number(item, "/status/waiting");
-    sheet.line("Waiting", format!("{waiting} ({})", size(number(item, "/status/waitingBytes"))));
+    sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
     if item["status"]["unread"].is_object() {
         let unread = number(item, "/status/unread/events");
         let since = cell(item, "/status/unread/oldest");
-        let size = size(number(item, "/status/unread/bytes"));
+        let size = bytes(number(item, "/status/unread/bytes"));
         sheet.line("Unread", format!("{unread} ({size}), oldest accepted at {since}"));
     }
     sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
@@ -153,7 +153,7 @@ fn endpoint(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result<()
     sheet.line_opt("Failing since", moment(item, "/status/failingSince", now));
     sheet.line_opt("Last success", moment(item, "/status/lastSuccessAt", now));
     let waiting = number(item, "/status/waiting");
-    sheet.line("Waiting", format!("{waiting} ({})", size(number(item, "/status/waitingBytes"))));
+    sheet.line("Waiting", format!("{waiting} ({})", bytes(number(item, "/status/waitingBytes"))));
     sheet.line_opt("Oldest", moment(item, "/status/oldest", now));
     sheet.line("In flight", number(item, "/status/inFlight"));
     sheet.line("Delivered", number(item, "/status/delivered"));
@@ -173,11 +173,6 @@ fn statistics(sheet: &mut Sheet, latest: &Value, now: Millis) {
     sheet.line("Duration", format!("p50 {p50} ms, p99 {p99} ms"));
     sheet.line_opt("Last failure", moment(latest, "/lastFailureAt", now));
     sheet.line("Failing", counted(number(latest, "/failingWorkflows"), "workflow"));
-}
-
-/// `80 bytes`, `1.5Ki`: a bare number has no unit.
-fn size(count: u64) -> String {
-    if count < 1024 { counted(count, "byte") } else { bytes(count) }
 }
 
 fn lanes(counts: &Value) -> String {
@@ -241,7 +236,7 @@ fn attempts(out: &mut dyn Write, fate: &Value, now: Millis) -> anyhow::Result<()
         table.row(vec![
             cell(item, "/attempt"),
             age_of(text(item, "/at").as_deref(), now),
-            cell(item, "/at"),
+            text(item, "/at").map_or_else(|| "-".to_owned(), |at| time::fixed(&at)),
             cell(item, "/outcome"),
             cell(item, "/status"),
             duration_of(item),

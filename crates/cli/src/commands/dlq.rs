@@ -18,6 +18,7 @@ const POLL: Duration = Duration::from_millis(250);
 
 pub fn run(context: &mut Context, action: &Dlq) -> anyhow::Result<()> {
     match action {
+        Dlq::List(args) if !args.id.is_empty() => get::simple(context, Kind::DeadLetter, &args.id, 0),
         Dlq::List(args) => get::dead_letters(context, &args.filter, args.limit.limit),
         Dlq::Show { id } => describe::run(context, &Describe::of(Kind::DeadLetter, id)),
         Dlq::Edit(args) => letter_edit::run(context, args),
@@ -183,7 +184,7 @@ pub fn report(job: &Value) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Replay", text(job, "/id").unwrap_or_default());
     sheet.line("State", text(job, "/state").unwrap_or_default());
-    sheet.line("Selected", chosen(job));
+    sheet.line("Selected", selected(job));
     sheet.line("Replayed", number(job, "/replayed"));
     sheet.line("Failed", number(job, "/failed"));
     sheet.line("Skipped", skipped(job));
@@ -196,6 +197,15 @@ pub fn report(job: &Value) -> Sheet {
     sheet.line("Order violations", number(job, "/orderViolations"));
     sheet.line("Duplicates", number(job, "/duplicates"));
     sheet
+}
+
+/// A new job selects while it runs, so the count grows.
+fn selected(job: &Value) -> String {
+    match (is_running(job), number(job, "/selected")) {
+        (true, 0) => "not known yet".to_owned(),
+        (true, _) => format!("{} so far", chosen(job)),
+        (false, _) => chosen(job),
+    }
 }
 
 fn chosen(job: &Value) -> String {
@@ -232,8 +242,16 @@ fn purge(context: &mut Context, args: &Purge) -> anyhow::Result<()> {
         request["holders"] = true.into();
     }
     let answer = context.client.post(&Route::new(&["dlq", "purge"]), Some(&request))?;
-    if !write_raw(context.out, context.format, &answer.body)? {
-        writeln!(context.out, "{} purged", counted(number(&answer.body, "/purged"), "dead letter"))?;
+    if write_raw(context.out, context.format, &answer.body)? {
+        return Ok(());
+    }
+    writeln!(context.out, "{} purged", counted(number(&answer.body, "/purged"), "dead letter"))?;
+    let kept = number(&answer.body, "/kept");
+    if kept > 0 {
+        context.out.flush()?;
+        let (they_block, them) =
+            if kept == 1 { ("it blocks its lane", "it") } else { ("they block their lanes", "them") };
+        eprintln!("{kept} kept: {they_block}; use --holders to purge {them} too");
     }
     Ok(())
 }
@@ -254,6 +272,14 @@ fn in_words(selector: &Value) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_count_that_still_grows_is_no_result() {
+        let job = |state: &str, letters: u64| json!({"state": state, "selected": letters, "keys": 1});
+        assert_eq!(selected(&job("running", 0)), "not known yet");
+        assert_eq!(selected(&job("running", 2)), "2 dead letters of 1 key so far");
+        assert_eq!(selected(&job("succeeded", 1)), "1 dead letter of 1 key");
+    }
 
     #[test]
     fn the_question_names_the_selection() {

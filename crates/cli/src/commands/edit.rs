@@ -45,7 +45,7 @@ fn one(args: &Edit) -> Result<Resource, Usage> {
         | Kind::Webhook
         | Kind::EventType
         | Kind::Namespace => Ok(one.clone()),
-        other => Err(Usage(format!("{} cannot be edited", other.plural()))),
+        other => Err(Usage(format!("{} cannot be edited", other.plural_in_words()))),
     }
 }
 

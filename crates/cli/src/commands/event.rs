@@ -3,6 +3,7 @@
 use super::compose::{batches, from_flags, read_events};
 use super::{Context, describe};
 use crate::args::{Describe, Send};
+use crate::bench::interrupt;
 use crate::client::{Answer, Error};
 use crate::kind::Kind;
 use crate::output::{Format, cell, counted, one_line, write_raw};
@@ -65,21 +66,12 @@ impl Tally {
     }
 
     fn add(&mut self, result: Value) {
-        let is_rejected = match result["status"].as_str() {
-            Some("accepted") => {
-                self.accepted += 1;
-                false
-            }
-            Some("skipped") => {
-                self.skipped += 1;
-                false
-            }
-            _ => {
-                self.rejected += 1;
-                true
-            }
-        };
-        if self.keeps_all || (is_rejected && self.rejected <= LINES_MAX) {
+        match result["status"].as_str() {
+            Some("accepted") => self.accepted += 1,
+            Some("skipped") => self.skipped += 1,
+            _ => self.rejected += 1,
+        }
+        if self.keeps_all || (is_rejected(&result) && self.rejected <= LINES_MAX) {
             self.kept.push(result);
         }
     }
@@ -103,8 +95,12 @@ impl Tally {
         }
         let names_only = context.format == Format::Name;
         for result in kept.as_array().into_iter().flatten() {
-            let line = if names_only { name_of(result) } else { describe_result(result) };
-            writeln!(context.out, "{}", one_line(&line))?;
+            match (names_only, is_rejected(result)) {
+                (true, false) => writeln!(context.out, "{}", one_line(&name_of(result)))?,
+                // A script reads the names of events that exist.
+                (true, true) => eprintln!("{}", one_line(&describe_result(result))),
+                (false, _) => writeln!(context.out, "{}", one_line(&describe_result(result)))?,
+            }
         }
         if names_only {
             return Ok(());
@@ -122,7 +118,12 @@ impl Tally {
 /// Sends events in batches. `tally` has the results, also those before an error.
 pub fn post_all(context: &Context, tally: &mut Tally, events: Events) -> anyhow::Result<()> {
     let bar = (tally.total >= PROGRESS_MIN).then(|| progress::counting("events", tally.total));
+    if bar.is_some() {
+        // After Ctrl-C the sums tell how many events the server has.
+        interrupt::listen()?;
+    }
     for batch in batches(events) {
+        interrupt::check()?;
         let results = post(context, &batch?)?;
         if let Some(bar) = &bar {
             bar.inc(results.len() as u64);
@@ -166,6 +167,10 @@ fn describe_result(result: &Value) -> String {
             format!("{name} rejected: {}", problem.to_string().replace("\n  ", "; "))
         }
     }
+}
+
+fn is_rejected(result: &Value) -> bool {
+    !matches!(result["status"].as_str(), Some("accepted" | "skipped"))
 }
 
 fn name_of(result: &Value) -> String {

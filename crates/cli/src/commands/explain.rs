@@ -6,7 +6,7 @@ use crate::kind::Kind;
 use crate::output::one_line;
 use crate::resource::{self, nearest};
 use klambda_functions::crd;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 use std::io::Write;
 
 const INDENT: &str = "  ";
@@ -15,7 +15,8 @@ const WIDTH_CHARS: usize = 76;
 pub fn run(out: &mut dyn Write, args: &Explain) -> anyhow::Result<()> {
     let mut path = args.path.split('.');
     let kind = resource::kind(path.next().unwrap_or_default())?;
-    let definition = definition(kind)?;
+    let mut definition = definition(kind)?;
+    complete(&mut definition);
     let root = definition.pointer("/spec/versions/0/schema/openAPIV3Schema").unwrap_or(&Value::Null);
     let fields: Vec<&str> = path.collect();
     let (mut schema, mut found) = (root, Vec::new());
@@ -37,7 +38,7 @@ fn definition(kind: Kind) -> Result<Value, Usage> {
         other => {
             let fault = format!(
                 "{} have no schema; explain works with function, agent, subscription, webhook and eventtype",
-                other.plural()
+                other.plural_in_words()
             );
             return Err(Usage(fault));
         }
@@ -45,6 +46,40 @@ fn definition(kind: Kind) -> Result<Value, Usage> {
     let is_named = |one: &Value| one.pointer("/spec/names/kind").is_some_and(|kind| kind == name);
     let found = crd::definitions().into_iter().find(is_named);
     found.ok_or_else(|| Usage(format!("there is no schema of {name}")))
+}
+
+/// Fields of the status that the server keeps for itself.
+const INTERNAL: [&str; 6] = [
+    "/status/properties/restored",
+    "/status/properties/candidate",
+    "/status/properties/buildStatus/properties/inputs",
+    "/status/properties/buildStatus/properties/triedSince",
+    "/status/properties/buildStatus/properties/sourceFailed",
+    "/status/properties/revisions/items/properties/content",
+];
+
+/// A definition leaves out the members that all types have. Adds them, and removes internal fields.
+fn complete(definition: &mut Value) {
+    let Some(root) = definition.pointer_mut("/spec/versions/0/schema/openAPIV3Schema/properties") else {
+        return;
+    };
+    for internal in INTERNAL {
+        let (parent, name) = internal.rsplit_once('/').unwrap_or_default();
+        if let Some(members) = root.pointer_mut(parent).and_then(Value::as_object_mut) {
+            members.remove(name);
+        }
+    }
+    let text = |about: &str| json!({"type": "string", "description": about});
+    let texts = |about: &str| json!({"type": "object", "additionalProperties": {"type": "string"}, "description": about});
+    let metadata = json!({
+        "name": text("The name, unique in the namespace."),
+        "namespace": text("The namespace [default: -n, or default]."),
+        "labels": texts("Labels, to select functions and agents with -l."),
+        "annotations": texts("Annotations of functions and agents."),
+    });
+    root["apiVersion"] = text("The version of the type, shown above.");
+    root["kind"] = text("The type, shown above.");
+    root["metadata"] = json!({"type": "object", "description": "Name and labels.", "properties": metadata});
 }
 
 /// Elements of arrays and values of maps are meant where their members are named.

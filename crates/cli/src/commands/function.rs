@@ -5,7 +5,7 @@ use super::{Context, for_each};
 use crate::args::{Invoke, Rebuild, Reference, Runs};
 use crate::client::{Body, Error, Problem};
 use crate::kind::Kind;
-use crate::output::{Format, cell, print_answer, write_raw};
+use crate::output::{Format, print_answer, write_raw};
 use crate::route::Route;
 use anyhow::Context as _;
 
@@ -100,7 +100,7 @@ pub fn rebuild(context: &mut Context, args: &Rebuild) -> anyhow::Result<()> {
         }
         match context.format {
             Format::Name => writeln!(context.out, "{title}")?,
-            _ => writeln!(context.out, "{title} is being rebuilt, now {}", cell(&answer.body, "/status"))?,
+            _ => writeln!(context.out, "{title}: rebuild started")?,
         }
         Ok(())
     })

@@ -35,7 +35,7 @@ pub fn run(context: &mut Context, args: &Get) -> anyhow::Result<()> {
 
 /// Lists a type, or shows the resources with these names.
 pub fn simple(context: &mut Context, kind: Kind, names: &[String], limit: usize) -> anyhow::Result<()> {
-    let named = names.iter().map(|name| Resource::new(kind, name)).collect();
+    let named = names.iter().map(|name| Resource::of(kind, name)).collect();
     show(context, &Query::simple(kind, named, limit))
 }
 
@@ -52,7 +52,7 @@ pub fn dead_letters(context: &mut Context, filter: &Filter, limit: usize) -> any
 fn show(context: &mut Context, query: &Query) -> anyhow::Result<()> {
     let (groups, failure) = query.fetch(&context.client);
     if failure.is_none() || groups.iter().any(|group| !group.items.is_empty()) {
-        print::print(context, groups, query.is_single())?;
+        print::print(context, groups, query)?;
     }
     failure.map_or(Ok(()), Err)
 }

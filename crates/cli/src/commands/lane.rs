@@ -2,7 +2,7 @@
 
 use super::Context;
 use crate::args::Lane;
-use crate::confirm::{confirm, confirm_at_terminal};
+use crate::confirm::confirm;
 use crate::output::write_raw;
 use crate::resource::Resource;
 use crate::route::Route;
@@ -15,7 +15,7 @@ pub fn run(context: &mut Context, action: &Lane) -> anyhow::Result<()> {
         Lane::Pause(lane) => act(context, &lane.resource()?, "pause", None),
         Lane::Skip(args) => {
             let lane = args.lane.resource()?;
-            confirm_at_terminal(&format!("skip the first event or the sequence gap of {lane}"), args.yes)?;
+            confirm(&format!("skip the first event or the sequence gap of {lane}"), args.yes)?;
             act(context, &lane, "skip", None)
         }
         Lane::Purge(args) => {
@@ -43,7 +43,27 @@ fn act(context: &mut Context, lane: &Resource, action: &str, body: Option<&Value
         "pause" => "paused",
         _ => "reset",
     };
-    let state = answer.body["state"].as_str().map(|state| format!(", now {state}")).unwrap_or_default();
-    writeln!(context.out, "{lane} {done}{state}")?;
+    writeln!(context.out, "{lane} {done}{}", now(&answer.body))?;
     Ok(())
+}
+
+/// The state after the action.
+fn now(lane: &Value) -> String {
+    match lane["state"].as_str() {
+        Some("gap") => "; waiting for the missing sequence".to_owned(),
+        Some(state) => format!(", now {state}"),
+        None => String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_state_after_an_action_is_explained() {
+        assert_eq!(now(&json!({"state": "gap"})), "; waiting for the missing sequence");
+        assert_eq!(now(&json!({"state": "open"})), ", now open");
+        assert_eq!(now(&json!({})), "");
+    }
 }

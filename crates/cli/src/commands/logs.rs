@@ -43,7 +43,7 @@ pub fn run(context: &mut Context, args: &Logs) -> anyhow::Result<()> {
     if args.follow {
         return follow(&mut output, sources, args);
     }
-    if args.selects() && sources.iter().all(|source| source.last.is_none()) {
+    if sources.iter().all(|source| source.last.is_none()) {
         eprintln!("no log lines found");
     }
     Ok(())

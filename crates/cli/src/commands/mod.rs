@@ -69,11 +69,28 @@ pub struct Context<'a> {
 
 pub fn run(cli: Cli) -> anyhow::Result<()> {
     colour::init(cli.global.color);
-    let mut out = io::BufWriter::new(io::stdout());
+    let mut out = io::BufWriter::new(Stdout(io::stdout()));
     let result = run_to(cli, &mut out);
     // Output up to a failure is printed as well.
     let flushed = out.flush();
     result.and(flushed.map_err(Into::into))
+}
+
+/// Errors of stdout say so, because their cause is elsewhere than that of other errors.
+struct Stdout(io::Stdout);
+
+impl Write for Stdout {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.0.write(bytes).map_err(of_stdout)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.0.flush().map_err(of_stdout)
+    }
+}
+
+fn of_stdout(error: io::Error) -> io::Error {
+    io::Error::new(error.kind(), format!("cannot write to stdout: {error}"))
 }
 
 fn run_to(cli: Cli, out: &mut dyn Write) -> anyhow::Result<()> {

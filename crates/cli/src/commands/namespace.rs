@@ -4,11 +4,12 @@ use super::{Context, delete, for_each, get};
 use crate::args::{CreateNamespace, Namespace};
 use crate::client::{Error, Problem};
 use crate::confirm::confirm;
+use crate::exit::Conflict;
 use crate::kind::Kind;
 use crate::output::{Format, write_raw};
 use crate::resource::Resource;
 use crate::route::Route;
-use anyhow::{Context as _, bail};
+use anyhow::Context as _;
 use serde_json::{Map, Value, json};
 
 pub fn run(context: &mut Context, action: &Namespace) -> anyhow::Result<()> {
@@ -18,7 +19,7 @@ pub fn run(context: &mut Context, action: &Namespace) -> anyhow::Result<()> {
         Namespace::Delete { name, yes } => {
             confirm(&format!("delete namespace {}", name.join(", ")), *yes)?;
             for_each(name, |name| {
-                let namespace = Resource::new(Kind::Namespace, name);
+                let namespace = Resource::of(Kind::Namespace, name);
                 delete::delete(context, &namespace, &namespace.route(), |_| "deleted")
             })
         }
@@ -34,7 +35,7 @@ fn create(context: &mut Context, args: &CreateNamespace) -> anyhow::Result<()> {
         Err(error) => return Err(error).context(title),
     };
     if exists && !args.replace {
-        bail!("{title} already exists; use --replace to change its limits");
+        return Err(Conflict(format!("{title} already exists; use --replace to change its limits")).into());
     }
     let spec = json!({"limits": limits(args), "schemaCheck": args.schema_check});
     let body = json!({"metadata": {"name": args.name}, "spec": spec});

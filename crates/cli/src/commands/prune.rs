@@ -4,6 +4,7 @@
 use super::manifest::Manifest;
 use super::{Context, for_each};
 use crate::args::Apply;
+use crate::client::Error;
 use crate::confirm::confirm;
 use crate::kind::Kind;
 use crate::resource::Resource;
@@ -13,17 +14,21 @@ use klambda_functions::write::LAST_APPLIED;
 use serde_json::Value;
 use std::collections::BTreeSet;
 
-pub fn run(context: &mut Context, args: &Apply, manifests: &[Manifest]) -> anyhow::Result<()> {
+/// A resource to prune, and its address.
+pub type Stale = (Resource, Route);
+
+/// What the command prunes, after the question.
+pub fn confirmed(context: &Context, args: &Apply, manifests: &[Manifest]) -> anyhow::Result<Vec<Stale>> {
     let stale = stale(context, args, manifests)?;
-    if stale.is_empty() {
-        return Ok(());
-    }
-    context.out.flush()?;
-    if !args.is_dry_run() {
+    if !stale.is_empty() && !args.is_dry_run() {
         let names: Vec<String> = stale.iter().map(|(resource, _)| resource.to_string()).collect();
         confirm(&format!("prune {}", names.join(", ")), args.yes)?;
     }
-    for_each(&stale, |(resource, route)| {
+    Ok(stale)
+}
+
+pub fn run(context: &mut Context, args: &Apply, stale: &[Stale]) -> anyhow::Result<()> {
+    for_each(stale, |(resource, route)| {
         let suffix = if args.is_dry_run() { " (dry run)" } else { "" };
         if !args.is_dry_run() {
             context.client.delete(route).with_context(|| resource.to_string())?;
@@ -36,14 +41,18 @@ pub fn run(context: &mut Context, args: &Apply, manifests: &[Manifest]) -> anyho
 }
 
 /// In the namespaces of the files only.
-fn stale(context: &Context, args: &Apply, manifests: &[Manifest]) -> anyhow::Result<Vec<(Resource, Route)>> {
+fn stale(context: &Context, args: &Apply, manifests: &[Manifest]) -> anyhow::Result<Vec<Stale>> {
     let inside = manifests.iter().filter(|manifest| manifest.kind != Kind::Namespace);
     let namespaces: BTreeSet<&str> = inside.map(|manifest| manifest.namespace.as_str()).collect();
     let mut stale = Vec::new();
     for namespace in namespaces {
         for kind in [Kind::Function, Kind::Agent] {
-            let list =
-                context.client.list_from(&kind.route().within(namespace), "cursor", None::<&str>, 0)?;
+            let route = kind.route().within(namespace);
+            let list = match context.client.list_from(&route, "cursor", None::<&str>, 0) {
+                // The files create the namespace.
+                Err(Error::Problem(problem)) if problem.status == 404 => continue,
+                found => found?,
+            };
             let gone = list.items.iter().filter(|item| is_stale(args, manifests, namespace, kind, item));
             let named = gone.map(|item| Resource::new(kind, &kind.bare_name_of(item)));
             stale.extend(named.map(|one| {

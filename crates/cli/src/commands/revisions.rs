@@ -35,6 +35,10 @@ fn roll_back(context: &mut Context, place: Place, name: &str, to: Option<u64>) -
     match context.format {
         Format::Name => writeln!(context.out, "{title}")?,
         _ => {
+            if answer.body["change"] == "unchanged" {
+                writeln!(context.out, "{title} already serves revision {revision}; nothing changed")?;
+                return Ok(());
+            }
             let generation = number(&answer.body, "/generation");
             writeln!(context.out, "{title} rolled back to revision {revision} as generation {generation}")?;
         }

@@ -21,17 +21,17 @@ use std::path::Path;
 pub fn run(context: &mut Context, action: &Secret) -> anyhow::Result<()> {
     match action {
         Secret::Set(args) => set(context, args),
-        Secret::List { all_namespaces, limit } => {
+        Secret::List { name, all_namespaces, limit } => {
             if *all_namespaces {
                 context.client.look_everywhere();
             }
-            get::simple(context, Kind::Secret, &[], limit.limit)
+            get::simple(context, Kind::Secret, name, limit.limit)
         }
-        Secret::Show { name } => for_each(name, |name| show(context, name)),
+        Secret::Show { name } => for_each(name, |name| show(context, &Resource::of(Kind::Secret, name).name)),
         Secret::Delete { name, force, yes } => {
             confirm(&format!("delete secret {}", name.join(", ")), *yes)?;
             for_each(name, |name| {
-                let secret = Resource::new(Kind::Secret, name);
+                let secret = Resource::of(Kind::Secret, name);
                 let route = secret.route().query_opt("force", force.then_some(true));
                 delete::delete(context, &secret, &route, |_| "deleted")
             })

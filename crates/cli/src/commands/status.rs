@@ -27,30 +27,57 @@ fn sheet(status: &Value, server: &str) -> Sheet {
     sheet.line("Listening", cell(status, "/listening"));
     sheet.line("Data", cell(status, "/dataFolder"));
     sheet.line("Disk", disk(status));
-    let (used, limit) = (number(status, "/memory/usedBytes"), number(status, "/memory/limitBytes"));
-    sheet.line("Memory", format!("{} of {}", bytes(used), bytes(limit)));
+    let [used, limit] = ["/memory/usedBytes", "/memory/limitBytes"].map(|at| size(status, at));
+    sheet.line("Memory", format!("{used} of {limit}"));
     let positions = text(status, "/positions/first").zip(text(status, "/positions/last"));
     sheet.line(
         "Log",
         match positions {
             Some((first, last)) => {
-                format!("{}, positions {first} to {last}", bytes(number(status, "/logBytes")))
+                format!("{}, positions {first} to {last}", size(status, "/logBytes"))
             }
-            None => format!("{}, empty", bytes(number(status, "/logBytes"))),
+            None => format!("{}, empty", size(status, "/logBytes")),
         },
     );
-    sheet.line("Subscriptions", number(status, "/subscriptions"));
-    sheet.line("Waiting", number(status, "/waiting"));
-    sheet.line("In flight", number(status, "/inFlight"));
-    sheet.line("Parked lanes", number(status, "/parked"));
-    sheet.line("Dead letters", number(status, "/deadLetters"));
+    sheet.line("Subscriptions", cell(status, "/subscriptions"));
+    sheet.line("Waiting", cell(status, "/waiting"));
+    sheet.line("In flight", cell(status, "/inFlight"));
+    sheet.line("Parked lanes", cell(status, "/parked"));
+    sheet.line("Dead letters", cell(status, "/deadLetters"));
     sheet
 }
 
+/// An older server does not know every figure; a zero would be wrong.
+fn size(status: &Value, at: &str) -> String {
+    status.pointer(at).and_then(Value::as_u64).map_or_else(|| "unknown".to_owned(), bytes)
+}
+
 fn disk(status: &Value) -> String {
-    let free = bytes(number(status, "/disk/freeBytes"));
+    let free = size(status, "/disk/freeBytes");
     match status.pointer("/disk/full") {
         Some(Value::Bool(true)) => format!("FULL, {free} free: no events are accepted until space is freed"),
         _ => format!("{free} free"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use serde_json::json;
+
+    #[test]
+    fn a_figure_that_the_server_does_not_know_is_no_zero() {
+        let mut out = Vec::new();
+        let old = json!({"version": "0.0.9", "uptimeSeconds": 5, "waiting": 0, "logBytes": 2048});
+        sheet(&old, "http://h").write(&mut out).expect("written");
+        let text = String::from_utf8(out).expect("text");
+        for line in [
+            "Memory:         unknown of unknown",
+            "Log:            2 KiB, empty",
+            "Waiting:        0",
+            "Dead letters:   -",
+        ] {
+            assert!(text.contains(line), "{line}: {text}");
+        }
     }
 }

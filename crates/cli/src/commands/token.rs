@@ -15,7 +15,7 @@ pub fn run(context: &mut Context, action: &Token) -> anyhow::Result<()> {
         Token::Create(args) => create(context, args),
         Token::Get { name, limit } => get::simple(context, Kind::Token, name, limit.limit),
         Token::Delete { name } => for_each(name, |name| {
-            let token = Resource::new(Kind::Token, name);
+            let token = Resource::of(Kind::Token, name);
             delete::delete(context, &token, &token.route(), |_| "deleted")
         }),
     }

@@ -45,6 +45,7 @@ fn look(folder: &Path, key_file: Option<&Path>) -> anyhow::Result<Findings> {
         Ok(disk) => stopped(disk, folder, key_file),
         Err(Error::Held { .. }) => in_use(folder, key_file),
         Err(Error::Io { source, .. }) => bail!("{source}"),
+        Err(error @ Error::NotAFolder(_)) => bail!("{error}"),
     }
 }
 
@@ -58,6 +59,7 @@ fn in_use(folder: &Path, key_file: Option<&Path>) -> anyhow::Result<Findings> {
 fn stopped(disk: RealDisk, folder: &Path, key_file: Option<&Path>) -> anyhow::Result<Findings> {
     let keys = Keys::read(folder, key_file)?;
     let Some(manifest) = Manifest::load(&disk)? else {
+        must_be_new(folder)?;
         return Ok(Findings { has_keys: !keys.is_empty(), ..Findings::new(None) });
     };
     let opened = check::open(Arc::new(disk));
@@ -78,6 +80,18 @@ fn stopped(disk: RealDisk, folder: &Path, key_file: Option<&Path>) -> anyhow::Re
         has_keys: !keys.is_empty(),
         ..Findings::new(Some(manifest.format))
     })
+}
+
+/// A folder without a manifest is a new one: it has nothing in it, or only a key file that was put there.
+fn must_be_new(folder: &Path) -> anyhow::Result<()> {
+    const ALLOWED: [&str; 3] = ["lock", "secrets.key", "lost+found"];
+    for entry in std::fs::read_dir(folder)? {
+        let name = entry?.file_name();
+        if !ALLOWED.iter().any(|allowed| name == *allowed) {
+            bail!("it is not a data folder: it has no manifest, but it has {}", name.display());
+        }
+    }
+    Ok(())
 }
 
 impl Findings {

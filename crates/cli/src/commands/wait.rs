@@ -22,7 +22,7 @@ pub fn run(context: &mut Context, args: &Wait) -> anyhow::Result<()> {
     let other = named.iter().find(|one| !one.kind.runs_code());
     if let Some(other) = other.filter(|_| args.goal != Goal::Deleted) {
         let fault =
-            format!("{other}: wait works with functions and agents; others can be awaited --for=Deleted");
+            format!("{other}: wait works with functions and agents; for other types, use --for=Deleted");
         return Err(Usage(fault).into());
     }
     let deadline = Instant::now() + context.client.timeout();
@@ -54,7 +54,8 @@ pub fn until(
         }
         if Instant::now() + pause > deadline {
             let waited = deadline.saturating_duration_since(started);
-            let waited = span(waited.as_millis().try_into().unwrap_or(u64::MAX));
+            // The deadline was set a moment before.
+            let waited = span(u64::try_from(waited.as_millis()).unwrap_or(u64::MAX).saturating_add(500));
             let now = item.map_or_else(|| "gone".to_owned(), |item| cell(&item, "/status/phase"));
             bail!(
                 "{resource}: timed out after {waited}: not {}, but {now}; use --timeout to wait longer",

@@ -51,15 +51,14 @@ pub fn run(context: &mut Context, action: &Webhook) -> anyhow::Result<()> {
     }
 }
 
-/// `webhook/partner`, as `-o name` prints it, or the name alone.
 fn resource(name: &str) -> Resource {
-    Resource::new(Kind::Webhook, name.strip_prefix("webhook/").unwrap_or(name))
+    Resource::of(Kind::Webhook, name)
 }
 
 fn create(context: &mut Context, args: &CreateWebhook) -> anyhow::Result<()> {
     let body = body(args)?;
     let answer = context.client.post(&Kind::Webhook.route(), Some(&body));
-    let created = answer.with_context(|| resource(&args.name).to_string())?.body;
+    let created = answer.with_context(|| format!("webhook/{}", one_line(&args.name)))?.body;
     if write_raw(context.out, context.format, &created)? {
         return Ok(());
     }
@@ -120,16 +119,17 @@ fn header(text: &str) -> Result<(String, Value), Usage> {
 pub fn print_once(context: &mut Context, answer: &Value) -> anyhow::Result<()> {
     let shown =
         [("/secret", "signing secret"), ("/publicKey", "public key"), ("/token", "token for the feed")];
-    let mut is_shown = false;
+    let mut count = 0;
     for (pointer, title) in shown {
         if let Some(value) = text(answer, pointer) {
             writeln!(context.out, "{title}: {value}")?;
-            is_shown = true;
+            count += 1;
         }
     }
-    if is_shown {
+    if count > 0 {
         context.out.flush()?;
-        eprintln!("store these now; they are not shown again");
+        let it = if count == 1 { "it now; it is" } else { "these now; they are" };
+        eprintln!("store {it} not shown again");
     }
     Ok(())
 }
@@ -172,11 +172,12 @@ fn test(context: &mut Context, name: &str) -> anyhow::Result<()> {
     let tried = tried.with_context(|| resource.to_string())?.body;
     let succeeded = tried["succeeded"] == true;
     if !write_raw(context.out, context.format, &tried)? {
+        let after = format!("after {} ms", number(&tried, "/durationMs"));
         let answered = match text(&tried, "/error") {
-            Some(error) => format!("failed: {}", one_line(&error)),
-            None => format!("answered {}", cell(&tried, "/status")),
+            Some(error) => format!("failed {after}: {}", one_line(&error)),
+            None => format!("answered {} {after}", cell(&tried, "/status")),
         };
-        writeln!(context.out, "{resource} {answered} after {} ms", number(&tried, "/durationMs"))?;
+        writeln!(context.out, "{resource} {answered}")?;
         if let Some(body) = text(&tried, "/body").filter(|body| !body.is_empty()) {
             writeln!(context.out, "{}", one_line(&body))?;
         }

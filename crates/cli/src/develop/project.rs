@@ -27,6 +27,9 @@ impl Project {
     /// The manifest as it is now, with this folder as its source and without a namespace.
     pub fn manifest(&self) -> Result<Manifest, Usage> {
         let path = self.folder.join(MANIFEST);
+        if !path.is_file() {
+            return Err(Usage(format!("{} has no {MANIFEST} any more; put it back", self.folder.display())));
+        }
         let mut found = manifest::read(std::slice::from_ref(&path), None)?;
         let (Some(mut one), true) = (found.pop(), found.is_empty()) else {
             return Err(Usage::file(&path, &"must contain one document"));

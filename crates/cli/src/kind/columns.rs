@@ -1,9 +1,9 @@
 //! The columns of each kind.
 
 use super::{Kind, data_of, key_of};
-use crate::function::{error, ready, reason, revision_source, runtime, serves, source, target};
+use crate::function::{error, phase_in_words, ready, reason, revision_source, runtime, source, target};
 use crate::output::{cell, number, shorten, text};
-use crate::time::{age_of, relative};
+use crate::time::{age_of, fixed, relative};
 use klambda_core::time::Millis;
 use serde_json::Value;
 use std::cmp::Ordering;
@@ -18,6 +18,7 @@ enum Show {
     TextOr(&'static str, &'static str),
     Count(&'static str),
     Age(&'static str),
+    At(&'static str),
     Relative(&'static str),
     Error(&'static str),
     Words(fn(&Value) -> String),
@@ -32,6 +33,7 @@ impl Show {
             Show::TextOr(at, otherwise) => text(item, at).unwrap_or_else(|| (*otherwise).to_owned()),
             Show::Count(at) => number(item, at).to_string(),
             Show::Age(at) => age_of(text(item, at).as_deref(), now),
+            Show::At(at) => text(item, at).map_or_else(|| "-".to_owned(), |at| fixed(&at)),
             Show::Relative(at) => text(item, at).map_or_else(|| "-".to_owned(), |at| relative(&at, now)),
             Show::Error(at) => shorten(&error(&cell(item, at)), ERROR_CHARS_MAX),
             Show::Words(say) => say(item),
@@ -56,7 +58,7 @@ impl Column {
         match self.1 {
             Count(at) => number(a, at).cmp(&number(b, at)),
             Age(at) => text(b, at).cmp(&text(a, at)),
-            Text(at) | Relative(at) => compare(a.pointer(at), b.pointer(at)),
+            Text(at) | At(at) | Relative(at) => compare(a.pointer(at), b.pointer(at)),
             _ => self.show(a, Millis(0)).cmp(&self.show(b, Millis(0))),
         }
     }
@@ -93,7 +95,7 @@ pub fn columns(kind: Kind) -> (&'static [Column], &'static [Column]) {
     }
 }
 
-use Show::{Age, Count, Data, Error, Key, Relative, Text, TextOr, Words};
+use Show::{Age, At, Count, Data, Error, Key, Relative, Text, TextOr, Words};
 
 /// The place of names that carry their type.
 pub const TYPED: &[Column] = &[Column("NAME", Text("/metadata/name"))];
@@ -122,7 +124,7 @@ const NAMESPACES_WIDE: &[Column] = &[
 const FUNCTION: &[Column] = &[
     Column("NAME", Text("/metadata/name")),
     Column("RUNTIME", Words(runtime)),
-    Column("PHASE", Words(phase)),
+    Column("PHASE", Words(phase_in_words)),
     Column("READY", Words(ready)),
     Column("REPLICAS", Count("/status/serviceStatus/replicas")),
     Column("ORDERING", TextOr("/spec/ordering", "unordered")),
@@ -299,7 +301,7 @@ fn joined(items: &Value) -> String {
 }
 
 const AUDIT: &[Column] = &[
-    Column("TIME", Text("/time")),
+    Column("TIME", At("/time")),
     Column("WHO", Text("/who")),
     Column("VERB", Text("/verb")),
     Column("KIND", Text("/kind")),
@@ -324,15 +326,6 @@ const REVISION_WIDE: &[Column] = &[
 
 fn serving(revision: &Value) -> String {
     yes(revision["serving"] == true)
-}
-
-/// The phase, with the serving generation if it is not the desired one.
-fn phase(item: &Value) -> String {
-    let phase = cell(item, "/status/phase");
-    match serves(item) {
-        Some((serves, wants)) => format!("{phase} (serves {serves}, wants {wants})"),
-        None => phase,
-    }
 }
 
 /// Names separated by commas, or `*`.

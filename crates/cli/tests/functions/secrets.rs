@@ -110,7 +110,10 @@ fn a_secret_is_used_at_once() {
 
     let (is_done, told) = world.klambda(&["secret", "delete", "db", "--yes"]);
     assert!(
-        !is_done && told.contains("function/f uses secret db: change it first, or say --force"),
+        !is_done
+            && told.contains(
+                "function/f uses secret db: change the function first, or use `klambda secret delete --force`"
+            ),
         "{told}"
     );
     assert!(world.klambda(&["secret", "delete", "db", "--force", "--yes"]).0);

@@ -42,7 +42,13 @@ const FORMS: [(&str, Form); 11] = [
     (URL, Form::Rule(subscription::check_url)),
     (FROM, Form::Rule(|text| rule(subscription::From::parse(text).is_some(), subscription::FROM_RULE))),
     (START, Form::Rule(|text| word(text, &["auto", "first"]))),
-    (ATTEMPTS, Form::Rule(|text| word(text, &["unlimited"]))),
+    (
+        ATTEMPTS,
+        Form::Rule(|text| match text {
+            "unlimited" => Ok(()),
+            _ => Err("must be a whole number from 1, or unlimited".to_owned()),
+        }),
+    ),
 ];
 
 impl From<String> for Form {

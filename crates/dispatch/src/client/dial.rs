@@ -16,7 +16,7 @@ const FORBIDDEN_RETRY_MS: u64 = 30_000;
 /// block the others.
 pub async fn dial(reach: &Reach, host: &str, port: u16, within: Duration) -> Result<TcpStream, CallOutcome> {
     let unreachable =
-        |why: &dyn std::fmt::Display| CallOutcome::Refused(without_codes(&format!("{host}:{port}: {why}")));
+        |why: &dyn std::fmt::Display| CallOutcome::Refused(format!("{host}:{port}: {}", lower_case(why)));
     let no_time = || unreachable(&format_args!("no connection within {} ms", within.as_millis()));
     let found = timeout(within, reach.resolve(host, port)).await.map_err(|_| no_time())?;
     let addresses = found.map_err(|error| match error {
@@ -36,6 +36,15 @@ pub async fn dial(reach: &Reach, host: &str, port: u16, within: Duration) -> Res
         }
     }
     Err(last)
+}
+
+/// The operating system begins its messages with a capital letter.
+fn lower_case(why: &dyn std::fmt::Display) -> String {
+    let mut text = without_codes(&why.to_string());
+    if let Some(first) = text.get_mut(..1) {
+        first.make_ascii_lowercase();
+    }
+    text
 }
 
 /// Connects to a local socket. Retries while the socket's backlog is full.

@@ -61,7 +61,7 @@ impl Engine {
         subscription.life.health.failing_since = None;
         if let (true, Some(disabled)) = (self.condition.live, disabled) {
             let name = subscription.name();
-            tracing::warn!(subscription = %name, why = ?disabled.why, "Webhook endpoint disabled");
+            tracing::warn!(subscription = %name, why = disabled.why.word(), "Webhook endpoint disabled");
         }
         if disabled.is_some() || !planted::is_on(Bug::EnableWakesNobody) {
             self.rouse(id);

@@ -97,9 +97,10 @@ impl<'a> Secret<'a> {
     fn lost(&self, key: &str, why: &OpenError) -> Box<Failure> {
         let Secret { namespace, name, .. } = self;
         let command = command(namespace, name, &[key]);
-        unreadable(format!(
-            "Key {key} of secret {name} cannot be decrypted: {why}. Run `{command}` to set it again"
-        ))
+        let failure = unreadable(format!("Key {key} of secret {name} cannot be decrypted: {why}"));
+        let advice =
+            format!("Run `{command}` to set it again, or restore the key file and restart the server");
+        Box::new(failure.advising(advice))
     }
 
     fn files(&self, files: &resource::SecretFiles) -> Result<Option<SecretFiles>> {

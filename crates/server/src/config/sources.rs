@@ -92,6 +92,9 @@ pub fn yaml_fault(error: &serde_saphyr::Error) -> String {
             location.column()
         );
     }
+    if let serde_saphyr::Error::Budget { .. } = error {
+        return "the document is too large or too deeply nested".to_owned();
+    }
     let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }

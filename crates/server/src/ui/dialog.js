@@ -108,7 +108,7 @@ export function copyButton(value, label = 'Copy') {
         await navigator.clipboard.writeText(value());
         toast('Copied.');
       } catch {
-        toast('The browser did not allow to copy. Select the text instead.');
+        toast('The browser blocked copying. Select the text instead.');
       }
     },
   }, label);

@@ -29,7 +29,7 @@ export async function page(place, { parts: [ns, subscription, key], signal }) {
 
 function why(lane) {
   const waiting = lane.depth ? ` ${plural(lane.depth, 'event')} ${lane.depth === 1 ? 'waits' : 'wait'}, the oldest for ` : '';
-  const reason = lane.waitsFor ? `It waits for ${humane(lane.waitsFor)}.` : 'It waits for nothing.';
+  const reason = lane.waitsFor ? `It waits for ${humane(lane.waitsFor)}.` : 'Not waiting.';
   return h('p.why', null, chip(lane.state), ' ', lane.since && ['for ', since(lane.since), '. '], reason, waiting, waiting && since(lane.oldest), waiting && '.');
 }
 
@@ -70,7 +70,7 @@ function about(lane, ns) {
   return panel('', facts([
     ['Subscription', h('a', { href: hash(['subscription', ns, lane.subscription]) }, lane.subscription)],
     ['Pending', count(lane.depth)],
-    ['Came early', count(lane.buffered)],
+    ['Early events', count(lane.buffered)],
     ['Expected sequence', lane.expectedSequence == null ? null : String(lane.expectedSequence)],
     ['Events per second', lane.eventsPerSecond],
     ['First event', first?.id && eventLink(ns, first.id, first.source)],
@@ -95,7 +95,7 @@ function dead({ items, next }, ns) {
 
 function gaps(lane) {
   if (!lane.gaps?.length && !lane.gapsForgottenUpTo) return null;
-  return panel('Sequences that never came', h('ul', null, (lane.gaps ?? []).map((gap) => h('li', null, h('b', null, gap.from === gap.to ? gap.from : `${gap.from}–${gap.to}`), ` given up ${ago(gap.at)}`))),
+  return panel('Missing sequences', h('ul', null, (lane.gaps ?? []).map((gap) => h('li', null, h('b', null, gap.from === gap.to ? gap.from : `${gap.from}–${gap.to}`), ` given up ${ago(gap.at)}`))),
     lane.gapsForgottenUpTo && h('p.muted', null, `Older gaps, up to ${lane.gapsForgottenUpTo}, are no longer listed.`));
 }
 

@@ -247,7 +247,7 @@ function remove(ns, letter) {
 
 /** Shows a dry run first. */
 export async function replayDialog(ns, selector, what) {
-  const report = h('div', null, h('p.muted', null, 'Looking what would be replayed…'));
+  const report = h('div', null, h('p.muted', null, 'Checking what would be replayed…'));
   api.post('dlq/replays', { selector, dryRun: true }, { ns }).then((dry) => replace(report, dryRun(dry)), (problem) => failed(report, problem));
   return act({
     title: 'Replay dead letters?',

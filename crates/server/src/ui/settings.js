@@ -61,7 +61,7 @@ function create(draw) {
 function remove(token, draw) {
   return act({
     title: `Delete token ${token.name}?`,
-    text: 'It is not valid any more at once, and its sessions and streams end.',
+    text: 'The token stops working immediately, and its sessions and streams end.',
     verb: 'Delete',
     danger: true,
     run: async () => {

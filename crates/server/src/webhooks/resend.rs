@@ -1,7 +1,7 @@
 //! `POST …/resend`: sends one event to its endpoint again. The call is made beside the lanes, with the same body and a
 //! new signature. A dead letter is replayed in its place instead.
 
-use super::{subscription_of, trial};
+use super::subscription_of;
 use crate::api::Api;
 use crate::extract::{Json, Path};
 use crate::namespace::Namespace;
@@ -126,7 +126,7 @@ async fn send(api: &Api, call: &ResendCall) -> Result<Resent, Problem> {
             Resent { status: Some(tried.status), duration_ms, answer, error: None }
         }
         Err(outcome) => {
-            let error = Some(trial::reason(outcome));
+            let error = Some(outcome.describe());
             Resent { status: None, duration_ms, answer: String::new(), error }
         }
     })

@@ -10,7 +10,6 @@ use axum::response::{IntoResponse, Response};
 use http::Uri;
 use klambda_core::event::{Attribute, Data, Event, Form, Value as Attr};
 use klambda_core::event_codec::EventView;
-use klambda_core::outcome::CallOutcome;
 use klambda_core::subscription::Document;
 use klambda_dispatch::client::webhook::Beside;
 use schemars::JsonSchema;
@@ -65,7 +64,7 @@ pub async fn test(
     let duration_ms = u64::try_from(started.elapsed().as_millis()).unwrap_or(u64::MAX);
     let (status, body, error) = match tried {
         Ok(tried) => (Some(tried.status), Some(String::from_utf8_lossy(&tried.body).into_owned()), None),
-        Err(outcome) => (None, None, Some(reason(outcome))),
+        Err(outcome) => (None, None, Some(outcome.describe())),
     };
     let succeeded = status.is_some_and(|status| (200..300).contains(&status));
     let trial =
@@ -85,13 +84,4 @@ fn event(endpoint: &str, time: &str) -> Result<Event, Problem> {
         attributes: vec![text("datacontenttype", "application/json"), text("time", time)],
         data: Some(Data { bytes: data.to_string().into_bytes().into(), form: Form::Json }),
     })
-}
-
-pub fn reason(outcome: CallOutcome) -> String {
-    match outcome {
-        CallOutcome::Timeout => "the call timed out".to_owned(),
-        CallOutcome::Refused(why) | CallOutcome::Broken(why) | CallOutcome::Unusable(why) => why,
-        CallOutcome::NotReady { why, .. } => why,
-        other => format!("{other:?}"),
-    }
 }

@@ -4,7 +4,7 @@ use super::{lanes, moment};
 use crate::client::Error;
 use crate::commands::Context;
 use crate::commands::function::Place;
-use crate::function::{conditions, ready, runtime, serves, source, trigger};
+use crate::function::{conditions, phase_in_words, ready, runtime, serves, source, trigger};
 use crate::output::{Format, Sheet, Table, cell, number, one_line, text, write_raw};
 use crate::route::Route;
 use crate::time::{self, age_of};
@@ -28,25 +28,35 @@ pub fn describe(context: &mut Context, place: Place, name: &str) -> anyhow::Resu
         return Ok(());
     }
     let now = time::now();
-    facts(&item, now).write(context.out)?;
+    let commit = serving_commit(context, place, name)?;
+    facts(&item, commit, now).write(context.out)?;
     write_conditions(context.out, &item, now)?;
     write_build(context.out, &item, now)?;
     write_lanes(context, &place.subscription(name), now)?;
     write_events(context, &item, now)
 }
 
-fn facts(item: &Value, now: Millis) -> Sheet {
+/// The commit of the revision that serves. A later build may have fetched another one and failed.
+fn serving_commit(context: &Context, place: Place, name: &str) -> anyhow::Result<Option<String>> {
+    let route = place.route(&[name, "revisions"]);
+    let revisions = context.client.list_from(&route, "cursor", None::<&str>, 0)?.items;
+    let serving = revisions.iter().find(|revision| revision["serving"] == true);
+    Ok(serving.and_then(|revision| text(revision, "/commit")))
+}
+
+fn facts(item: &Value, commit: Option<String>, now: Millis) -> Sheet {
     let mut sheet = Sheet::default();
     sheet.line("Name", cell(item, "/metadata/name"));
     sheet.line("Namespace", cell(item, "/metadata/namespace"));
     sheet.line_opt("Created", moment(item, "/metadata/creationTimestamp", now));
     sheet.line_opt("Deleting", moment(item, "/metadata/deletionTimestamp", now));
-    sheet.line("Phase", cell(item, "/status/phase"));
+    sheet.line("Phase", phase_in_words(item));
     let (wanted, seen) = (number(item, "/metadata/generation"), number(item, "/status/observedGeneration"));
     let behind = if wanted == seen { String::new() } else { format!(" (status of {seen})") };
     sheet.line("Generation", format!("{wanted}{behind}"));
     sheet.line_opt("Serves", serves(item).map(|(serves, _)| format!("generation {serves}")));
     sheet.line_opt("Revision", text(item, "/status/serviceStatus/revision"));
+    sheet.line_opt("Commit", commit);
     sheet.line_opt("Applied by", text(item, "/status/appliedBy"));
     sheet.line("Source", source(item));
     let handler = text(item, "/spec/runtime/handler").map(|handler| format!(", {handler}"));
@@ -99,7 +109,7 @@ fn write_build(out: &mut dyn Write, item: &Value, now: Millis) -> anyhow::Result
         sheet.line_opt("  Artifact", text(build, "/imageURI"));
         sheet.line_opt("  Image digest", text(build, "/imageDigest"));
         sheet.line_opt("  Error", text(build, "/error"));
-        writeln!(out, "Build:")?;
+        writeln!(out, "Last build:")?;
         sheet.write(out)?;
     }
     let lines = item["status"]["logLines"].as_array().map_or(&[][..], Vec::as_slice);

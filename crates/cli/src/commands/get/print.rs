@@ -1,18 +1,19 @@
 //! Prints what `get` found.
 
 use super::Group;
+use super::query::Query;
 use crate::commands::Context;
 use crate::kind::{Kind, Shown};
 use crate::output::{Format, list_of, write_raw};
 use crate::time;
 use serde_json::Value;
 
-pub fn print(context: &mut Context, groups: Vec<Group>, is_single: bool) -> anyhow::Result<()> {
+pub fn print(context: &mut Context, groups: Vec<Group>, query: &Query) -> anyhow::Result<()> {
     let more = groups.iter().any(|group| group.more);
     match context.format {
-        Format::Table | Format::Wide => tables(context, &groups)?,
+        Format::Table | Format::Wide => tables(context, &groups, query.is_sorted())?,
         Format::Name => names(context, &groups)?,
-        _ => raw(context, groups, is_single)?,
+        _ => raw(context, groups, query.is_single())?,
     }
     if more {
         context.out.flush()?;
@@ -44,10 +45,10 @@ fn names(context: &mut Context, groups: &[Group]) -> anyhow::Result<()> {
 }
 
 /// One table for each type, with the type in front of the names if there are several.
-fn tables(context: &mut Context, groups: &[Group]) -> anyhow::Result<()> {
+fn tables(context: &mut Context, groups: &[Group], is_sorted: bool) -> anyhow::Result<()> {
     let mut filled = groups.iter().filter(|group| !group.items.is_empty()).peekable();
     if filled.peek().is_none() {
-        nothing(context, groups);
+        nothing(context, groups, is_sorted);
     }
     let shown = shown(context, groups.len());
     while let Some(group) = filled.next() {
@@ -59,14 +60,17 @@ fn tables(context: &mut Context, groups: &[Group]) -> anyhow::Result<()> {
     Ok(())
 }
 
-fn nothing(context: &Context, groups: &[Group]) {
+/// `is_sorted`: the server sorted the lanes. It sorts only those with pending events.
+fn nothing(context: &Context, groups: &[Group], is_sorted: bool) {
     let (what, is_inside) = match groups {
-        [only] => (only.kind.plural(), !matches!(only.kind, Kind::Namespace | Kind::Token)),
+        [only] if only.kind == Kind::Lane && is_sorted => ("lanes with pending events", true),
+        [only] => (only.kind.plural_in_words(), !matches!(only.kind, Kind::Namespace | Kind::Token)),
         _ => ("resources", true),
     };
+    let idle = if is_sorted { "; without --sort, idle lanes are listed too" } else { "" };
     match is_inside && !context.client.looks_everywhere() {
-        true => eprintln!("no {what} found in namespace {}", context.client.namespace()),
-        false => eprintln!("no {what} found"),
+        true => eprintln!("no {what} found in namespace {}{idle}", context.client.namespace()),
+        false => eprintln!("no {what} found{idle}"),
     }
 }
 

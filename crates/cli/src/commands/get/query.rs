@@ -4,12 +4,13 @@ use super::Group;
 use crate::args::{Filter, Get};
 use crate::client::Client;
 use crate::commands::for_each;
-use crate::exit::Usage;
+use crate::exit::{NotFound, Usage};
 use crate::jsonpath::Path;
 use crate::kind::{Kind, compare};
 use crate::labels::Selector;
 use crate::resource::{self, Resource, Wanted};
 use crate::route::Route;
+use anyhow::Context as _;
 use serde_json::Value;
 
 pub struct Query {
@@ -18,6 +19,7 @@ pub struct Query {
     source: Option<String>,
     labels: Option<Selector>,
     sort_by: Option<String>,
+    is_sorted: bool,
 }
 
 /// One list of the server.
@@ -38,8 +40,8 @@ impl Query {
         check_flags(args, &asked)?;
         let lists = kinds.into_iter().map(|kind| list(args, kind, lanes_of.as_deref())).collect();
         let source = args.events.source.clone();
-        let query =
-            Query { lists, named, source, labels: args.selector.clone(), sort_by: args.sort_by.clone() };
+        let (labels, sort_by) = (args.selector.clone(), args.sort_by.clone());
+        let query = Query { lists, named, source, labels, sort_by, is_sorted: args.lanes.sort.is_some() };
         asked.iter().try_for_each(|kind| query.check_order(*kind))?;
         Ok(query)
     }
@@ -47,7 +49,7 @@ impl Query {
     pub fn simple(kind: Kind, named: Vec<Resource>, limit: usize) -> Query {
         let list = List { kind, route: kind.route(), cursor: "cursor", after: None, limit };
         let lists = if named.is_empty() { vec![list] } else { Vec::new() };
-        Query { lists, named, source: None, labels: None, sort_by: None }
+        Query { lists, named, source: None, labels: None, sort_by: None, is_sorted: false }
     }
 
     /// Everything at this route.
@@ -68,6 +70,11 @@ impl Query {
         self.lists.is_empty() && self.named.len() == 1
     }
 
+    /// Whether the server sorts the lanes.
+    pub fn is_sorted(&self) -> bool {
+        self.is_sorted
+    }
+
     pub fn kinds(&self) -> impl Iterator<Item = Kind> {
         self.lists.iter().map(|list| list.kind).chain(self.named.iter().map(|one| one.kind))
     }
@@ -83,7 +90,11 @@ impl Query {
         let named = for_each(&self.named, |one| {
             let route =
                 one.route().query_opt("source", self.source.as_ref().filter(|_| one.kind == Kind::Event));
-            put(&mut groups, one.kind, client.get(&route)?);
+            let found = match one.kind {
+                Kind::Audit => audit_entry(client, one)?,
+                _ => client.get(&route).with_context(|| one.to_string())?,
+            };
+            put(&mut groups, one.kind, found);
             Ok(())
         });
         match groups.iter_mut().try_for_each(|group| self.arrange(group)) {
@@ -115,10 +126,18 @@ impl Query {
             Some(_) => Ok(()),
             None => {
                 let columns = kind.column_names().join(", ").to_lowercase();
-                Err(Usage(format!("--sort-by: {} have no column {by:?}; columns: {columns}", kind.plural())))
+                Err(Usage(format!("--sort-by: {} have no column {by:?}; columns: {columns}", kind.plural_in_words())))
             }
         }
     }
+}
+
+/// The list of audit entries is read from the newest to the oldest, so the entry is the first one before the next number.
+fn audit_entry(client: &Client, entry: &Resource) -> anyhow::Result<Value> {
+    let number: u64 = entry.name.parse().map_err(|_| Usage(format!("{entry}: the number is wrong")))?;
+    let page = client.list_from(&Kind::Audit.route(), "cursor", Some(number.saturating_add(1)), 1)?;
+    let found = page.items.into_iter().find(|item| item["number"] == number);
+    found.ok_or_else(|| NotFound(format!("{entry} not found")).into())
 }
 
 /// Items without the path come first, but a path that no item has is a mistake.
@@ -143,7 +162,13 @@ struct Targets {
 fn targets(args: &Get) -> Result<Targets, Usage> {
     let lanes_of = args.filter.subscription.clone();
     let named = match resource::parse(&args.resources)? {
-        Wanted::Kinds(kinds) => return Ok(Targets { kinds, named: Vec::new(), lanes_of }),
+        Wanted::Kinds(mut kinds) => {
+            // `get all -l` lists the types that have labels.
+            if args.selector.is_some() && args.resources.first().is_none_or(|word| word == "all") {
+                kinds.retain(|kind| kind.runs_code());
+            }
+            return Ok(Targets { kinds, named: Vec::new(), lanes_of });
+        }
         Wanted::Named(named) => named,
     };
     let keyless = named.iter().find(|one| one.kind == Kind::Lane && one.lane().is_none());
@@ -216,11 +241,11 @@ fn check_flags(args: &Get, asked: &[Kind]) -> Result<(), Usage> {
     ];
     for (flag, _, kinds) in flags.into_iter().filter(|(_, is_given, _)| *is_given) {
         let Some(other) = asked.iter().find(|kind| !kinds.contains(kind)) else { continue };
-        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.plural()).collect();
+        let kinds: Vec<&str> = kinds.iter().map(|kind| kind.plural_in_words()).collect();
         let why = if flag == "-l" { "have no labels" } else { "have no such filter" };
         return Err(Usage(format!(
             "{flag}: {} {why}; it works with {}",
-            other.plural(),
+            other.plural_in_words(),
             kinds.join(" and ")
         )));
     }

@@ -5,7 +5,7 @@ use super::model::{Action, Lane, LaneId, Letter, Request, Snapshot};
 use crate::client::{Client, Error};
 use crate::commands::why;
 use crate::function::error;
-use crate::output::{cell, counted, number, text};
+use crate::output::{cell, number, text};
 use crate::route::Route;
 use crate::time;
 use klambda_core::time::Millis;
@@ -92,8 +92,8 @@ impl Source {
                     json!({"selector": {"subscription": subscription, "key": key}, "dryRun": false});
                 let route = Route::new(&["dlq", "replays"]).within(namespace);
                 let job = self.client.post(&route, Some(&request))?.body;
-                let letters = counted(number(&job, "/selected"), "dead letter");
-                Ok(format!("replay {} started: {letters}", cell(&job, "/id")))
+                // The job selects its dead letters later, so their number is not known yet.
+                Ok(format!("replay {} started", cell(&job, "/id")))
             }
         }
     }

@@ -4,10 +4,13 @@ use super::{Context, resource};
 use crate::args::{Deliveries, Recover};
 use crate::client;
 use crate::commands::{dlq, is_unreachable};
+use crate::exit::Usage;
 use crate::output::{Format, cell, number, one_line, shorten, text, write_raw};
 use crate::route::Route;
 use crate::sse::Messages;
+use crate::time::fixed;
 use anyhow::{Context as _, bail};
+use klambda_core::webhook::EventId;
 use serde_json::{Map, Value, json};
 use std::io::{BufReader, Read};
 use std::time::Duration;
@@ -17,14 +20,17 @@ const PAGE: usize = 100;
 const RECONNECT: Duration = Duration::from_secs(1);
 const ANSWER_CHARS_MAX: usize = 60;
 
-/// Newest last, so that new ones follow with `-w`.
+/// Newest first, like other lists. With `-w` newest last, so that new ones follow.
 pub fn list(context: &mut Context, args: &Deliveries) -> anyhow::Result<()> {
     // The stream begins before the list is read, so that no attempt is lost in between.
     let stream = args.watch.then(|| connect(context, args)).transpose();
     let stream = stream.with_context(|| resource(&args.name).to_string())?;
     let items = latest(context, args)?;
     print_header(context)?;
-    items.iter().rev().try_for_each(|item| print(context, item))?;
+    match args.watch {
+        true => items.iter().rev().try_for_each(|item| print(context, item))?,
+        false => items.iter().try_for_each(|item| print(context, item))?,
+    }
     context.out.flush()?;
     match stream {
         Some(stream) => follow(context, args, stream, &items),
@@ -123,6 +129,7 @@ fn print(context: &mut Context, item: &Value) -> anyhow::Result<()> {
     let answer = if wide { answer } else { shorten(&answer, ANSWER_CHARS_MAX) };
     let attempt = if item["resend"] == true { "resend".to_owned() } else { cell(item, "/attempt") };
     let [time, outcome, status] = ["/time", "/outcome", "/status"].map(|at| cell(item, at));
+    let time = fixed(&time);
     let [workflow, sequence] = ["/workflowId", "/sequenceNumber"].map(|at| cell(item, at));
     let (ms, kind, id) = (cell(item, "/durationMs"), cell(item, "/type"), cell(item, "/eventId"));
     line(context, &[time, outcome, status, attempt, ms, workflow, sequence, kind, id, answer])
@@ -142,6 +149,10 @@ fn line(context: &mut Context, cells: &[String; 10]) -> anyhow::Result<()> {
 
 pub fn resend(context: &mut Context, name: &str, event: &str) -> anyhow::Result<()> {
     let resource = resource(name);
+    if event.parse::<EventId>().is_err() {
+        let feed = format!("klambda webhook events {}", resource.name);
+        return Err(Usage(format!("{event:?} is not an event id; `{feed}` lists the ids")).into());
+    }
     let route = resource.route().below("resend");
     let sent = context.client.post(&route, Some(&json!({"eventId": event})));
     let sent = sent.with_context(|| resource.to_string())?.body;
