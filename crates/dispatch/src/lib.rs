@@ -42,6 +42,7 @@ pub mod secrets;
 pub mod snapshot;
 mod subscription;
 mod subscriptions;
+mod tally;
 pub mod trace_ids;
 pub mod traces;
 mod unordered;
