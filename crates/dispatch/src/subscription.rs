@@ -72,7 +72,7 @@ pub(crate) struct Bookkeeping {
     pub to_measure: bool,
     pub measured_bytes: usize,
     /// The kinds of work that it was last sorted by, one bit each.
-    pub works: u8,
+    pub works: u16,
     /// The number of owed events, as last counted for its namespace.
     pub owed: u64,
     /// The length of its document as text.

@@ -420,8 +420,7 @@ impl Engine {
     pub(super) fn trim_feeds(&mut self) -> Result<(), Failure> {
         const AT_ONCE: usize = 64;
         let from = std::mem::take(&mut self.maintenance.retention.trim_from);
-        let feeds = self.subscriptions.values().filter(|s| s.id >= from && s.on_disk.feed.is_some());
-        let ids: Vec<SubscriptionId> = feeds.take(AT_ONCE + 1).map(|subscription| subscription.id).collect();
+        let ids = self.subscriptions.first_with(Work::Feeding, from, AT_ONCE + 1);
         for id in ids.iter().take(AT_ONCE) {
             self.trim_calls(*id)?;
             if !self.trim_feed(*id)? {
