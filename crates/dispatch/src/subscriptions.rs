@@ -59,6 +59,8 @@ pub enum Work {
     Expiring,
     /// The subscription is checked in every round: it is being deleted, or it is a disabled webhook endpoint.
     Checked,
+    /// The subscription has a feed, whose old events are removed.
+    Feeding,
 }
 
 /// The number of owed events per namespace, if not 0.
@@ -82,7 +84,7 @@ impl Owed {
     }
 }
 
-const WORKS: [Work; 8] = [
+const WORKS: [Work; 9] = [
     Work::Ready,
     Work::Cold,
     Work::Reading,
@@ -91,6 +93,7 @@ const WORKS: [Work; 8] = [
     Work::Keeping,
     Work::Expiring,
     Work::Checked,
+    Work::Feeding,
 ];
 
 impl Work {
@@ -104,6 +107,7 @@ impl Work {
             Work::Keeping => subscription.tally.has_pins() || !subscription.on_disk.edits.is_empty(),
             Work::Expiring => subscription.tally.dead > 0,
             Work::Checked => subscription.needs_check(),
+            Work::Feeding => subscription.on_disk.feed.is_some(),
         }
     }
 }
@@ -341,7 +345,13 @@ impl Subscriptions {
         self.by_work[work as usize].iter().copied().collect()
     }
 
-    /// The same for reading, in no order.
+    /// The first of them from a number on.
+    pub fn first_with(&mut self, work: Work, from: SubscriptionId, limit: usize) -> Vec<SubscriptionId> {
+        self.sort_noted();
+        self.by_work[work as usize].range(from..).take(limit).copied().collect()
+    }
+
+    /// All subscriptions with this kind of work for reading, in no order.
     pub fn each_with(&self, work: Work) -> impl Iterator<Item = &Subscription> {
         let sorted = self.by_work[work as usize].iter().filter_map(|id| self.all.get(id));
         let sorted = sorted.filter(|subscription| !subscription.noted.to_sort);
@@ -360,7 +370,7 @@ impl Subscriptions {
                 self.unmeasured.push(id);
             }
             for work in WORKS {
-                let (set, bit) = (&mut self.by_work[work as usize], 1 << work as u8);
+                let (set, bit) = (&mut self.by_work[work as usize], 1 << work as u16);
                 let is_due = work.is_due(subscription);
                 if is_due == (subscription.noted.works & bit != 0) {
                     continue;

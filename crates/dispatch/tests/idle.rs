@@ -16,7 +16,8 @@ const IDLE: usize = 300;
 /// A busy subscription for keys that begin with `busy` or `sick`, and many idle ones.
 fn world(config: Config, spec: &Value) -> World {
     let mut world = World::with(1, config);
-    let filters = json!([{"any": [{"prefix": {"partitionkey": "busy"}}, {"prefix": {"partitionkey": "sick"}}]}]);
+    let filters =
+        json!([{"any": [{"prefix": {"partitionkey": "busy"}}, {"prefix": {"partitionkey": "sick"}}]}]);
     let mut busy = ordered("busy", spec);
     busy["spec"]["filters"] = filters;
     world.put(busy);

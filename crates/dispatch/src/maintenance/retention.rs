@@ -218,7 +218,9 @@ impl Engine {
         }
         let (first, last) = (LogAddress(block << BLOCK_SHIFT), LogAddress(((block + 1) << BLOCK_SHIFT) - 1));
         let keeping = self.subscriptions.each_with(Work::Keeping);
-        let ids = keeping.filter(|s| s.tally.pins_between(first, last)).map(|s| s.id).collect();
+        let near = keeping.filter(|s| s.tally.pins_between(first, last));
+        let mut ids: Vec<SubscriptionId> = near.map(|s| s.id).collect();
+        ids.sort_unstable();
         self.maintenance.retention.keepers = Keepers { block: Some(block), ids };
     }
 
@@ -281,8 +283,8 @@ impl Engine {
     /// Writes an edit again if its dead letter still needs it. The dead letter may have moved to another subscription.
     fn keep_edit(&mut self, at: LogAddress, position: Position, edited: Record<'_>) -> Result<(), Failure> {
         let holds = |s: &&Subscription| s.on_disk.edits.get(position).is_some_and(|edit| edit.at == at);
-        let mut keeping = self.subscriptions.each_with(Work::Keeping);
-        let Some(holder) = keeping.find(holds).map(|s| s.id) else { return Ok(()) };
+        let holder = self.subscriptions.each_with(Work::Keeping).find(holds).map(|s| s.id);
+        let Some(holder) = holder else { return Ok(()) };
         if let Record::Edited { time, position, number, by, event, .. } = edited
             && !planted::is_on(Bug::EditForgotten)
         {
@@ -420,8 +422,7 @@ impl Engine {
     pub(super) fn trim_feeds(&mut self) -> Result<(), Failure> {
         const AT_ONCE: usize = 64;
         let from = std::mem::take(&mut self.maintenance.retention.trim_from);
-        let feeds = self.subscriptions.values().filter(|s| s.id >= from && s.on_disk.feed.is_some());
-        let ids: Vec<SubscriptionId> = feeds.take(AT_ONCE + 1).map(|subscription| subscription.id).collect();
+        let ids = self.subscriptions.first_with(Work::Feeding, from, AT_ONCE + 1);
         for id in ids.iter().take(AT_ONCE) {
             self.trim_calls(*id)?;
             if !self.trim_feed(*id)? {

@@ -80,7 +80,7 @@ impl ByAge {
     }
 
     /// Approximate memory use.
-    fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         const RESIDENT_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Slot>());
         const STORED_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Box<str>>());
         let keys: usize = self.stored.values().map(|key| key.len()).sum();
