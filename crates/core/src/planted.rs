@@ -100,11 +100,10 @@ bugs! {
     68 AckTooFar "an acknowledgement by a receiver covers one more entry of the feed"
     69 DisabledUnlisted "the events of a disabled endpoint are not in its feed"
     70 GoneIgnored "a response with 410 does not disable the endpoint"
-    71 EnableWakesNobody "enabling an endpoint does not wake its lanes"
-    72 PrefixTakesAll "the acknowledgement of a part of a batch acknowledges all of it"
-    73 SkippedLeavesFeed "an event that a disabled endpoint skips leaves the feed"
+    71 PrefixTakesAll "the acknowledgement of a part of a batch acknowledges all of it"
+    72 SkippedLeavesFeed "an event that a disabled endpoint skips leaves the feed"
     // Edits.
-    74 EditForgotten "retention removes a segment without copying the edits of dead letters"
+    73 EditForgotten "retention removes a segment without copying the edits of dead letters"
 }
 
 /// True if this bug is selected.

@@ -418,11 +418,8 @@ fn ids_that_retention_has_passed_are_known_for_as_long_again() {
 /// Twice this age is more than a number can hold.
 #[test]
 fn the_longest_retention_remembers_every_id() {
-    let config = klambda_dispatch::Config {
-        retention_age_ms: u64::MAX,
-        retention_bytes: 64 << 10,
-        ..world::config()
-    };
+    let config =
+        klambda_dispatch::Config { retention_age_ms: u64::MAX, retention_bytes: 64 << 10, ..world::config() };
     let mut world = World::with(1, config);
     world.put(endpoint(json!({})));
     send_many(&mut world, 3000);

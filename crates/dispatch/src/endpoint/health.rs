@@ -63,9 +63,7 @@ impl Engine {
             let name = subscription.name();
             tracing::warn!(subscription = %name, why = disabled.why.word(), "Webhook endpoint disabled");
         }
-        if disabled.is_some() || !planted::is_on(Bug::EnableWakesNobody) {
-            self.rouse(id);
-        }
+        self.rouse(id);
     }
 
     /// Disables the endpoint if it answered that it is gone, or if it has failed for too long.
