@@ -145,7 +145,9 @@ impl<P: PostHandler> App<P> {
         }
         let content_type = head.headers.get(header::CONTENT_TYPE).and_then(|value| value.to_str().ok());
         let headers = head.headers.iter().map(|(name, value)| (name.as_str(), value.as_bytes()));
-        self.posts.read(PostTarget::Events { namespace: &namespace }, &who, content_type, headers, body)
+        let headers: Vec<(&str, &[u8])> = headers.collect();
+        let place = PostTarget::Events { namespace: &namespace };
+        self.posts.read(place, &who, content_type, headers.iter().copied(), body)
     }
 
     async fn answer(

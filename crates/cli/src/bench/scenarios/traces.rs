@@ -43,7 +43,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
         interrupt::check()?;
         rig.note(format!("traces: round {number} of {rounds}"));
         // Each goes first as often as the other.
-        let mut turn = |rig: &Rig| round::run(rig, Subject::Klambda, &plan);
+        let turn = |rig: &Rig| round::run(rig, Subject::Klambda, &plan);
         let (off, on) = match number % 2 {
             0 => {
                 let on = turn(&traced)?;

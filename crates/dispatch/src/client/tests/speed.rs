@@ -136,7 +136,7 @@ impl Library {
         let target = &*client.shared.prepared(&delivery.document).expect("a target");
         let own = target.headers.fixed().expect("fixed headers");
         let event = EventView::decode(&delivery.record[delivery.event.clone()]).expect("an event");
-        let mut request = h2c::http_request(&Request { delivery, event, target, own });
+        let mut request = h2c::http_request(&Request { delivery, event, target, own, trace: None });
         request.headers_mut().insert(header::HOST, HeaderValue::from_static("localhost"));
         *request.uri_mut() = Uri::from_static("/");
         let exchange = async {
