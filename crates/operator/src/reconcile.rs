@@ -18,11 +18,15 @@ use crate::snapshot::Snapshot;
 use crate::step::{self, Doomed, Step};
 use klambda_core::fault::Fault;
 use klambda_core::time::Millis;
+use klambda_crash::{Place, contain};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::resource::{Phase, Resource, Status, Truth};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A rejected object is tried again after this time: a quota or a webhook may have changed.
+const REJECTED_AGAIN_MS: u64 = 30_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
@@ -73,17 +77,27 @@ impl Reconciler {
         };
         let snapshot = self.cache.snapshot(&key.namespace, &key.name, &resource.metadata.uid);
         let api_version = key.kind.api_version();
-        let step = match self.refusal(key, &resource, &faults) {
+        let planned = contain(Place::Plan, || match self.refusal(key, &resource, &faults) {
             Some(failure) if !resource.is_deleting() => {
                 step::refuse(&resource, &failure, &self.config, now())
             }
             _ => step::step(&resource, &api_version, &snapshot, &self.config, now()),
-        };
+        });
+        // A panic fails only this function. It would come back after a restart.
+        let step = planned.unwrap_or_else(|panic| {
+            tracing::error!(%panic, function = format!("{}/{}", key.namespace, key.name), "Planning a function panicked");
+            let failure = Failure::new(Reason::PlatformError, panic.to_string());
+            step::refuse(&resource, &failure, &self.config, now())
+        });
         let rejected = self.act(&resource, &step, &snapshot).await?;
         let step = match rejected {
             None => step,
             // The status tells what the API server, or a webhook of Knative, does not accept.
-            Some(failure) => step::refuse(&resource, &failure, &self.config, now()),
+            Some(failure) => {
+                let mut step = step::refuse(&resource, &failure, &self.config, now());
+                step.plan.wake_at = Some(now() + REJECTED_AGAIN_MS);
+                step
+            }
         };
         self.finish(key, &object, &resource, &step).await
     }
