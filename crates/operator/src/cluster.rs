@@ -28,6 +28,8 @@ pub enum Error {
     Conflict,
     #[error("the API server rejected the {kind} {name}: {message}")]
     Rejected { kind: &'static str, name: String, message: String },
+    #[error("the API server could not write the {kind} {name}: {message}")]
+    Trouble { kind: &'static str, name: String, message: String },
     #[error("the API server did not answer in time")]
     Timeout,
     #[error("the API server failed {BREAKER_FAILURES} times in a row; waiting before the next request")]
@@ -141,37 +143,36 @@ impl Cluster {
 
     pub async fn get_lease(&self, namespace: &str, name: &str) -> Result<Option<Value>, Error> {
         let path = format!("{}/{name}", leases(namespace));
-        self.request("GET", &path, None, false).await.map_err(|error| error.named("Lease", name))
+        self.request_lease("GET", &path, None).await
     }
 
     pub async fn create_lease(&self, namespace: &str, name: &str, spec: Value) -> Result<(), Error> {
+        let metadata = json!({ "name": name, "namespace": namespace });
         let lease = json!({
-            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": { "name": name, "namespace": namespace }, "spec": spec,
+            "apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": metadata, "spec": spec,
         });
-        let created = self.send_json("POST", &leases(namespace), &lease).await;
-        created.map(drop).map_err(|error| error.named("Lease", name))
+        self.request_lease("POST", &leases(namespace), Some(&lease)).await.map(drop)
     }
 
     pub async fn replace_lease(&self, namespace: &str, name: &str, lease: Value) -> Result<(), Error> {
         let path = format!("{}/{name}", leases(namespace));
-        self.send_json("PUT", &path, &lease).await.map(drop).map_err(|error| error.named("Lease", name))
+        self.request_lease("PUT", &path, Some(&lease)).await.map(drop)
     }
 
-    async fn send_json(&self, method: &str, path: &str, body: &Value) -> Result<Option<Value>, Failed> {
-        self.request(method, path, Some(body), true).await
-    }
-
-    async fn request(
+    /// Neither waits for its turn nor stops after failures: a late renewal would lose the lease.
+    async fn request_lease(
         &self,
         method: &str,
         path: &str,
         body: Option<&Value>,
-        is_write: bool,
-    ) -> Result<Option<Value>, Failed> {
-        let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
-        let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
-        let request = request.body(bytes).map_err(|error| Failed::Unreachable(error.to_string()))?;
-        self.send(self.client.request::<Value>(request), is_write).await
+    ) -> Result<Option<Value>, Error> {
+        let request = request(method, path, body).map_err(|error| error.named("Lease", ""))?;
+        answer(self.client.request::<Value>(request)).await.map_err(|error| error.named("Lease", ""))
+    }
+
+    async fn send_json(&self, method: &str, path: &str, body: &Value) -> Result<Option<Value>, Failed> {
+        let request = request(method, path, Some(body))?;
+        self.send(self.client.request::<Value>(request), true).await
     }
 
     /// `None` if the object does not exist.
@@ -183,19 +184,31 @@ impl Cluster {
         self.pace.turn().await?;
         self.pace.requests.fetch_add(1, Ordering::Relaxed);
         self.pace.writes.fetch_add(u64::from(is_write), Ordering::Relaxed);
-        let answer = tokio::time::timeout(TIMEOUT, request).await;
-        let result = match answer {
-            Err(_) => Err(Failed::Timeout),
-            Ok(Ok(value)) => Ok(Some(value)),
-            Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
-            Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Failed::Conflict),
-            Ok(Err(kube::Error::Api(status))) if status.code < 500 => {
-                Err(Failed::Rejected(status.message.clone()))
-            }
-            Ok(Err(error)) => Err(Failed::Unreachable(error.to_string())),
-        };
+        let result = answer(request).await;
         self.pace.note(matches!(result, Err(Failed::Timeout | Failed::Unreachable(_)))).await;
         result
+    }
+}
+
+fn request(method: &str, path: &str, body: Option<&Value>) -> Result<Request<Vec<u8>>, Failed> {
+    let bytes = body.map(|body| body.to_string().into_bytes()).unwrap_or_default();
+    let request = Request::builder().method(method).uri(path).header("content-type", "application/json");
+    request.body(bytes).map_err(|error| Failed::Unreachable(error.to_string()))
+}
+
+/// `None` if the object does not exist.
+async fn answer<T>(request: impl Future<Output = Result<T, kube::Error>>) -> Result<Option<T>, Failed> {
+    match tokio::time::timeout(TIMEOUT, request).await {
+        Err(_) => Err(Failed::Timeout),
+        Ok(Ok(value)) => Ok(Some(value)),
+        Ok(Err(kube::Error::Api(status))) if status.code == 404 => Ok(None),
+        Ok(Err(kube::Error::Api(status))) if status.code == 409 => Err(Failed::Conflict),
+        // Busy, or a webhook that does not answer. A retry may help.
+        Ok(Err(kube::Error::Api(status))) if status.code == 429 || status.code >= 500 => {
+            Err(Failed::Trouble(status.message.clone()))
+        }
+        Ok(Err(kube::Error::Api(status))) => Err(Failed::Rejected(status.message.clone())),
+        Ok(Err(error)) => Err(Failed::Unreachable(error.to_string())),
     }
 }
 
@@ -220,6 +233,8 @@ fn leases(namespace: &str) -> String {
 enum Failed {
     Conflict,
     Rejected(String),
+    /// The API server answers, but cannot do it now.
+    Trouble(String),
     Timeout,
     Paused,
     Unreachable(String),
@@ -234,6 +249,7 @@ impl Failed {
         match self {
             Failed::Conflict => Error::Conflict,
             Failed::Rejected(message) => Error::Rejected { kind, name: name.to_owned(), message },
+            Failed::Trouble(message) => Error::Trouble { kind, name: name.to_owned(), message },
             Failed::Timeout => Error::Timeout,
             Failed::Paused => Error::Paused,
             Failed::Unreachable(why) => Error::Unreachable(why),

@@ -16,12 +16,17 @@ use crate::queue::Outcome;
 use crate::read::{self, Read};
 use crate::snapshot::Snapshot;
 use crate::step::{self, Doomed, Step};
+use klambda_core::fault::Fault;
 use klambda_core::time::Millis;
+use klambda_crash::{Place, contain};
 use klambda_functions::failure::{Failure, Reason};
 use klambda_functions::resource::{Phase, Resource, Status, Truth};
 use serde_json::{Value, json};
 use std::sync::Arc;
 use std::time::Duration;
+
+/// A rejected object is tried again after this time: a quota or a webhook may have changed.
+const REJECTED_AGAIN_MS: u64 = 30_000;
 
 #[derive(Debug, thiserror::Error)]
 pub enum Failed {
@@ -72,17 +77,27 @@ impl Reconciler {
         };
         let snapshot = self.cache.snapshot(&key.namespace, &key.name, &resource.metadata.uid);
         let api_version = key.kind.api_version();
-        let step = match self.refusal(key, &resource, &faults, &snapshot).await? {
+        let planned = contain(Place::Plan, || match self.refusal(key, &resource, &faults) {
             Some(failure) if !resource.is_deleting() => {
                 step::refuse(&resource, &failure, &self.config, now())
             }
             _ => step::step(&resource, &api_version, &snapshot, &self.config, now()),
-        };
+        });
+        // A panic fails only this function. It would come back after a restart.
+        let step = planned.unwrap_or_else(|panic| {
+            tracing::error!(%panic, function = format!("{}/{}", key.namespace, key.name), "Planning a function panicked");
+            let failure = Failure::new(Reason::PlatformError, panic.to_string());
+            step::refuse(&resource, &failure, &self.config, now())
+        });
         let rejected = self.act(&resource, &step, &snapshot).await?;
         let step = match rejected {
             None => step,
             // The status tells what the API server, or a webhook of Knative, does not accept.
-            Some(failure) => step::refuse(&resource, &failure, &self.config, now()),
+            Some(failure) => {
+                let mut step = step::refuse(&resource, &failure, &self.config, now());
+                step.plan.wake_at = Some(now() + REJECTED_AGAIN_MS);
+                step
+            }
         };
         self.finish(key, &object, &resource, &step).await
     }
@@ -112,35 +127,21 @@ impl Reconciler {
     }
 
     /// Why the operator must not act for this resource.
-    async fn refusal(
-        &self,
-        key: &Key,
-        resource: &Resource,
-        faults: &[klambda_core::fault::Fault],
-        snapshot: &Snapshot,
-    ) -> Result<Option<Failure>, Failed> {
+    fn refusal(&self, key: &Key, resource: &Resource, faults: &[Fault]) -> Option<Failure> {
         if !faults.is_empty() {
             let told: Vec<String> =
                 faults.iter().map(|fault| format!("{}: {}", fault.path, fault.message)).collect();
-            return Ok(Some(Failure::new(Reason::SpecInvalid, told.join("; "))));
+            return Some(Failure::new(Reason::SpecInvalid, told.join("; ")));
         }
         if let Some(first) = self.first_of_name(key) {
             let what = format!("A {} with the same name exists ({})", first.name(), first.api_version());
-            return Ok(Some(Failure::new(Reason::NameTaken, what)));
+            return Some(Failure::new(Reason::NameTaken, what));
         }
         if fetch_document(resource).is_none() {
             let what = format!("Code and dependencies have more than {DOCUMENT_BYTES_MAX} bytes");
-            return Ok(Some(Failure::new(Reason::SourceTooLarge, what)));
+            return Some(Failure::new(Reason::SourceTooLarge, what));
         }
-        let is_new =
-            snapshot.service.is_none() && snapshot.has(Kind::Service) && resource.spec.url().is_none();
-        if !is_new || resource.is_deleting() {
-            return Ok(None);
-        }
-        // A service of someone else is not in the cache, because it lacks our label.
-        let service = self.cluster.get(Kind::Service, &key.namespace, &key.name).await?;
-        let is_foreign = service.is_some_and(|service| service["metadata"]["labels"][FUNCTION].is_null());
-        Ok(is_foreign.then(|| Failure::new(Reason::NameTaken, "A Knative Service with the same name exists")))
+        None
     }
 
     /// Another function or agent that had the name first.
@@ -169,6 +170,10 @@ impl Reconciler {
             if self.is_current(child, snapshot, &step.delete) {
                 continue;
             }
+            if self.is_foreign(child).await? {
+                let what = format!("A {} with the same name exists", child.kind.name());
+                return Ok(Some(Failure::new(Reason::NameTaken, what)));
+            }
             match self.cluster.apply(child).await {
                 Ok(applied) => self.cache.put(child.kind, Arc::new(applied)),
                 Err(error @ Error::Rejected { .. }) => {
@@ -178,6 +183,16 @@ impl Reconciler {
             }
         }
         Ok(None)
+    }
+
+    /// Whether someone else made a Knative Service of this name. It is not in the cache, because it lacks our label.
+    async fn is_foreign(&self, child: &Child) -> Result<bool, Failed> {
+        let is_known = self.cache.find(child.kind, &child.namespace, &child.name).is_some();
+        if child.kind != Kind::Service || is_known {
+            return Ok(false);
+        }
+        let live = self.cluster.get(child.kind, &child.namespace, &child.name).await?;
+        Ok(live.is_some_and(|live| live["metadata"]["labels"][FUNCTION].is_null()))
     }
 
     fn is_current(&self, child: &Child, snapshot: &Snapshot, deleted: &[Doomed]) -> bool {

@@ -18,7 +18,7 @@ fn one_of_two_operators_leads_and_the_other_takes_over() {
     }
     assert!(first.leads() && !second.leads());
     let idle = second.metric("operator_api_writes_total");
-    assert_eq!(idle, 0, "a follower writes nothing, not even the lease");
+    assert_eq!(idle, 0, "a follower writes nothing");
     assert_eq!(second.metric("operator_reconciles_total"), 0);
     first.kill();
     let killed = Instant::now();
