@@ -3,17 +3,20 @@
 //!
 //! A token is never logged and never part of an error.
 
+mod fetch;
 mod file;
 mod issued;
 mod jwt;
 mod mark;
+pub mod oidc;
 pub mod session;
 
 pub use file::{Error, Tokens};
 pub use issued::{Issued, LoadError, Refused};
-pub use jwt::{Error as JwtError, Jwt, keep as keep_keys};
+pub use jwt::{Error as JwtError, Jwt, SignedIn, keep as keep_keys};
 pub use mark::set as set_mark;
-use session::{Credentials, Sessions};
+use oidc::{Oidc, Unverified};
+use session::{Credentials, Origin, Sessions};
 
 use crate::problem::Problem;
 use axum::extract::FromRequestParts;
@@ -25,7 +28,7 @@ use klambda_dispatch::runner::Clock;
 use std::ops::Deref;
 use std::path::Path;
 use std::sync::{Arc, OnceLock};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// All ways to authenticate.
 #[derive(Debug, Default)]
@@ -34,6 +37,7 @@ pub struct Access {
     /// Set once the engine has recovered.
     issued: OnceLock<Issued>,
     jwt: Option<Jwt>,
+    oidc: Option<Oidc>,
     /// True with a token file or an issuer. Otherwise the data folder decides, once the engine has recovered.
     needs_token: OnceLock<bool>,
     sessions: Sessions,
@@ -85,6 +89,11 @@ impl Access {
         Ok(access)
     }
 
+    /// Adds the sign-in of the page at an identity provider.
+    pub fn with_sign_in(self, oidc: Option<Oidc>) -> Access {
+        Access { oidc, ..self }
+    }
+
     /// Whether no token is required. False while that is unknown.
     pub fn is_open(&self) -> bool {
         self.needs_token.get() == Some(&false)
@@ -106,7 +115,10 @@ impl Access {
             Some(false) => return Ok(Who::Common(&ANONYMOUS)),
             None => return Err(Unknown::NotReady),
         }
-        let given = authorization.and_then(bearer).ok_or(Unknown::NoToken)?;
+        self.of_token(authorization.and_then(bearer).ok_or(Unknown::NoToken)?)
+    }
+
+    fn of_token(&self, given: &[u8]) -> Result<Who, Unknown> {
         let mut unknown = Unknown::WrongToken;
         if Token::is_like(given) {
             match self.issued.get().map(|issued| issued.who(given)) {
@@ -122,6 +134,23 @@ impl Access {
         }
         let is_of_file = self.file.as_ref().is_some_and(|file| file.has(given));
         if is_of_file { Ok(Who::Common(&TOKEN_FILE)) } else { Err(unknown) }
+    }
+
+    /// The end of a sign-in: who the ID token names. Waits a moment for keys that the issuer has changed.
+    pub async fn sign_in(&self, unverified: &Unverified) -> Result<SignedIn, Problem> {
+        let jwt = self.jwt.as_ref().ok_or(Unknown::WrongToken)?;
+        let deadline = Instant::now() + KEYS_PATIENCE;
+        loop {
+            match jwt.sign_in(unverified.id_token.as_bytes(), &unverified.nonce) {
+                Err(Unknown::NoKeys) if Instant::now() < deadline => tokio::time::sleep(STREAM_LOOK).await,
+                result => return Ok(result?),
+            }
+        }
+    }
+
+    /// The sign-in at an identity provider, if there is one.
+    pub fn oidc(&self) -> Option<&Oidc> {
+        self.oidc.as_ref()
     }
 
     pub(crate) fn jwt(&self) -> Option<&Jwt> {
@@ -164,8 +193,13 @@ impl Access {
             Credentials::Foreign => return Err(Unknown::Refused(session::FOREIGN)),
             Credentials::Session(id) => id,
         };
-        let authorization = self.sessions.authorization(id).ok_or(Unknown::SessionEnded)?;
-        self.who(Some(&authorization)).map_err(|unknown| match unknown {
+        let (origin, token) = self.sessions.token(id).ok_or(Unknown::SessionEnded)?;
+        let who = match (origin, &self.jwt) {
+            (Origin::Token, _) => self.of_token(&token),
+            (Origin::IdToken, Some(jwt)) => jwt.who_of_session(&token).map(Who::Own),
+            (Origin::IdToken, None) => Err(Unknown::SessionEnded),
+        };
+        who.map_err(|unknown| match unknown {
             Unknown::NotReady | Unknown::NoKeys => unknown,
             _ => Unknown::SessionEnded,
         })
@@ -248,6 +282,8 @@ fn bearer(authorization: &[u8]) -> Option<&[u8]> {
     scheme.eq_ignore_ascii_case(b"bearer ").then(|| token.trim_ascii())
 }
 
+/// How long a sign-in waits for the keys of the issuer.
+const KEYS_PATIENCE: Duration = Duration::from_secs(5);
 /// How often an open stream checks its token.
 const STREAM_LOOK: Duration = Duration::from_millis(250);
 

@@ -8,6 +8,7 @@ mod sources;
 
 pub use klambda_core::kinds::Strategy;
 pub use settings::names;
+pub(crate) use sources::is_safe;
 pub use sources::{Error, Overrides, yaml_fault};
 
 use klambda_outbound::{self as outbound, Allow, Ports};
@@ -50,6 +51,18 @@ pub struct Config {
 #[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
 pub struct Auth {
     pub jwt: Jwt,
+    pub oidc: Oidc,
+}
+
+/// Sign-in to the page at the issuer of the JWTs. The client secret itself is never part of the configuration.
+#[derive(Clone, Debug, PartialEq)]
+#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
+pub struct Oidc {
+    pub client_id: Option<String>,
+    pub client_secret_file: Option<PathBuf>,
+    /// The address of this server as browsers use it.
+    pub public_url: Option<String>,
+    pub scopes: Vec<String>,
 }
 
 /// A trusted issuer of JWTs.
@@ -284,6 +297,13 @@ impl Config {
         }
     }
 
+    /// The names of this server in addition to its addresses: those that are allowed, and the one of its public URL.
+    pub fn own_hosts(&self) -> Vec<String> {
+        let public = self.auth.oidc.public_url.as_ref().and_then(|url| url.parse::<http::Uri>().ok());
+        let public = public.and_then(|url| url.authority().map(|name| name.as_str().to_owned()));
+        self.allow_hosts.iter().cloned().chain(public).collect()
+    }
+
     /// Checks whether it is safe to listen on the configured address. `Ok` may contain a warning for the user.
     pub fn exposure(&self) -> Result<Option<String>, Exposure> {
         if self.listen.ip().to_canonical().is_loopback() {
@@ -359,6 +379,17 @@ impl Default for Jwt {
             refresh: secs(300),
             role_claim: "klambda/role".to_owned(),
             namespaces_claim: "klambda/namespaces".to_owned(),
+        }
+    }
+}
+
+impl Default for Oidc {
+    fn default() -> Oidc {
+        Oidc {
+            client_id: None,
+            client_secret_file: None,
+            public_url: None,
+            scopes: vec!["openid".to_owned()],
         }
     }
 }

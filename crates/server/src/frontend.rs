@@ -1,5 +1,6 @@
 //! The front end of the server, created from the configuration: listener, guard, authentication, TLS and limits.
 
+use crate::auth::oidc::Oidc;
 use crate::auth::{self, Access, Jwt};
 use crate::config::{Config, Exposure, Limits};
 use crate::connection::Timeouts;
@@ -41,6 +42,8 @@ pub enum Error {
     #[error(transparent)]
     Jwt(#[from] auth::JwtError),
     #[error(transparent)]
+    Oidc(#[from] auth::oidc::OpenError),
+    #[error(transparent)]
     Tls(#[from] tls::Error),
     #[error("invalid host: {}", .0.join(", "))]
     AllowHosts(Vec<String>),
@@ -59,7 +62,9 @@ impl Frontend {
             tracing::warn!("{warning}");
         }
         let jwt = Jwt::open(&config.auth.jwt)?;
-        let access = Arc::new(Access::open(config.token_file.as_deref(), jwt)?);
+        let jwt = jwt.map(|jwt| jwt.with_client(config.auth.oidc.client_id.clone()));
+        let access = Access::open(config.token_file.as_deref(), jwt)?;
+        let access = Arc::new(access.with_sign_in(Oidc::open(&config.auth)?));
         let tls = match (&config.tls.cert, &config.tls.key) {
             (Some(cert), Some(key)) => Some(tls::acceptor(cert, key)?),
             _ => None,
@@ -72,7 +77,7 @@ impl Frontend {
         Ok(Frontend {
             listener,
             address,
-            guard: Guard::new(address, &config.allow_hosts).map_err(Error::AllowHosts)?,
+            guard: Guard::new(address, &config.own_hosts()).map_err(Error::AllowHosts)?,
             access,
             body_bytes: config.limits.body_bytes,
             options: options(config, tls, held.requests.clone()),

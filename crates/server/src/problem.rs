@@ -125,6 +125,8 @@ kinds! {
         "The request has more than 100 headers, or they are larger than `limits.headerBytes`.";
     internal INTERNAL_SERVER_ERROR "internal" "Internal error"
         "The server failed; see the log of the server.";
+    identity_provider BAD_GATEWAY "identity-provider" "Identity provider failed"
+        "The identity provider of `auth.oidc` did not answer, or answered with an error; the detail has its words.";
     function_broken BAD_GATEWAY "function-broken" "Function failed"
         "The function exited or closed the connection before it responded; see the log of the function.";
     function_unavailable SERVICE_UNAVAILABLE "function-unavailable" "Function unavailable"

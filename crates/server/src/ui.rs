@@ -2,6 +2,7 @@
 //! ([why](../../../docs/decisions/0024-the-page.md)).
 
 pub mod session;
+pub mod sign_in;
 
 use crate::extract::Path;
 use crate::problem::Problem;

@@ -21,6 +21,7 @@ use source::Source;
 use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::sync::{Arc, RwLock};
+use std::time::Duration;
 
 /// Allowed clock difference.
 const LEEWAY_SECONDS: u64 = 60;
@@ -32,11 +33,30 @@ const SUBJECT_CHARS_MAX: usize = 200;
 pub struct Jwt {
     issuer: String,
     audience: String,
+    /// The audience of ID tokens: the client id of the page.
+    client: Option<String>,
     role_claim: String,
     namespaces_claim: String,
     source: Source,
     keys: RwLock<Option<Keys>>,
-    seen: RwLock<HashMap<Hash, VerifiedToken>>,
+    seen: RwLock<HashMap<(Use, Hash), VerifiedToken>>,
+}
+
+/// What a token is for. A token for one use is not valid for the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Use {
+    /// Requests to the API, with `Authorization`.
+    Api,
+    /// A session of the page, after a sign-in.
+    Session,
+}
+
+/// A verified ID token of a sign-in.
+#[derive(Debug)]
+pub struct SignedIn {
+    pub identity: Arc<Identity>,
+    /// The time until the token expires.
+    pub valid_for: Duration,
 }
 
 /// A verified token.
@@ -57,6 +77,7 @@ impl Jwt {
         Ok(Some(Jwt {
             issuer: issuer.clone(),
             audience: audience.clone(),
+            client: None,
             role_claim: config.role_claim.clone(),
             namespaces_claim: config.namespaces_claim.clone(),
             source,
@@ -65,29 +86,61 @@ impl Jwt {
         }))
     }
 
+    /// Also accepts ID tokens for this client, for sessions of the page.
+    pub fn with_client(self, client: Option<String>) -> Jwt {
+        Jwt { client, ..self }
+    }
+
     /// Whether a token looks like a JWT: its header is a JSON object in base64.
     pub fn is_like(given: &[u8]) -> bool {
         given.starts_with(b"eyJ") && given.iter().filter(|byte| **byte == b'.').count() == 2
     }
 
     pub fn who(&self, given: &[u8]) -> Result<Arc<Identity>, Unknown> {
-        if given.len() > TOKEN_BYTES_MAX {
-            return Err(Unknown::Refused("the token is too long"));
-        }
-        let (hash, now) = (Hash::of(given), get_current_timestamp());
+        self.who_for(given, Use::Api)
+    }
+
+    /// The identity of a session that an ID token opened.
+    pub fn who_of_session(&self, id_token: &[u8]) -> Result<Arc<Identity>, Unknown> {
+        self.who_for(id_token, Use::Session)
+    }
+
+    fn who_for(&self, given: &[u8], purpose: Use) -> Result<Arc<Identity>, Unknown> {
+        let (key, now) = ((purpose, Hash::of(given)), get_current_timestamp());
         let seen = self.seen.read().unwrap_or_else(|poisoned| poisoned.into_inner());
-        if let Some(seen) = seen.get(&hash).filter(|seen| now < seen.until) {
+        if let Some(seen) = seen.get(&key).filter(|seen| now < seen.until) {
             return Ok(Arc::clone(&seen.identity));
         }
         drop(seen);
-        let claims = self.verify(given)?;
+        let claims = self.verify(given, purpose)?;
         let identity = Arc::new(self.identity(&claims).ok_or(Unknown::NoRole)?);
-        let until = claims["exp"].as_f64().map_or(now, |exp| exp as u64).saturating_add(LEEWAY_SECONDS);
-        self.remember(hash, VerifiedToken { identity: Arc::clone(&identity), until }, now);
+        let until = expiry(&claims).unwrap_or(now).saturating_add(LEEWAY_SECONDS);
+        self.remember(key, VerifiedToken { identity: Arc::clone(&identity), until }, now);
         Ok(identity)
     }
 
-    fn verify(&self, given: &[u8]) -> Result<Claims, Unknown> {
+    /// Verifies the ID token at the end of a sign-in that used this nonce.
+    pub fn sign_in(&self, id_token: &[u8], nonce: &str) -> Result<SignedIn, Unknown> {
+        let claims = self.verify(id_token, Use::Session)?;
+        if claims.get("nonce").and_then(Value::as_str) != Some(nonce) {
+            return Err(Unknown::Refused("the ID token belongs to another sign-in (nonce)"));
+        }
+        let seconds = expiry(&claims).unwrap_or_default().saturating_sub(get_current_timestamp());
+        if seconds == 0 {
+            return Err(Unknown::Refused("the ID token has expired; compare the clocks of both servers"));
+        }
+        let identity = Arc::new(self.identity(&claims).ok_or(Unknown::NoRole)?);
+        Ok(SignedIn { identity, valid_for: Duration::from_secs(seconds) })
+    }
+
+    fn verify(&self, given: &[u8], purpose: Use) -> Result<Claims, Unknown> {
+        if given.len() > TOKEN_BYTES_MAX {
+            return Err(Unknown::Refused("the token is too long"));
+        }
+        let audience = match purpose {
+            Use::Api => &self.audience,
+            Use::Session => self.client.as_ref().ok_or(Unknown::WrongToken)?,
+        };
         let header =
             decode_header(given).map_err(|_| Unknown::Refused("could not read the header of the token"))?;
         if header.crit.is_some() {
@@ -106,10 +159,14 @@ impl Jwt {
         validation.leeway = LEEWAY_SECONDS;
         validation.validate_nbf = true;
         validation.set_issuer(&[&self.issuer]);
-        validation.set_audience(&[&self.audience]);
+        validation.set_audience(&[audience]);
         validation.set_required_spec_claims(&["exp", "iss", "aud"]);
         let decoded = decode::<Claims>(given, &key.key, &validation);
-        decoded.map(|decoded| decoded.claims).map_err(|error| Unknown::Refused(reason(error.kind())))
+        let claims = decoded.map_err(|error| Unknown::Refused(reason(error.kind())))?.claims;
+        if purpose == Use::Session && !is_for_client(&claims, audience) {
+            return Err(Unknown::Refused("the ID token was issued to another client (azp)"));
+        }
+        Ok(claims)
     }
 
     /// The identity in the claims. `None` if they give no role.
@@ -139,7 +196,7 @@ impl Jwt {
         Some(Identity { name: format!("jwt/{subject}").into(), grant: Grant { role, namespaces } })
     }
 
-    fn remember(&self, hash: Hash, new: VerifiedToken, now: u64) {
+    fn remember(&self, key: (Use, Hash), new: VerifiedToken, now: u64) {
         let mut seen = self.seen.write().unwrap_or_else(|poisoned| poisoned.into_inner());
         if seen.len() >= SEEN_MAX {
             seen.retain(|_, seen| now < seen.until);
@@ -147,7 +204,7 @@ impl Jwt {
         if seen.len() >= SEEN_MAX {
             seen.clear();
         }
-        seen.insert(hash, new);
+        seen.insert(key, new);
     }
 
     /// Sets new keys. Tokens that the old keys verified must be verified again.
@@ -155,6 +212,20 @@ impl Jwt {
         *self.keys.write().unwrap_or_else(|poisoned| poisoned.into_inner()) = Some(keys);
         self.seen.write().unwrap_or_else(|poisoned| poisoned.into_inner()).clear();
     }
+}
+
+/// OpenID Connect Core, 3.1.3.7: with several audiences, or if it is there, `azp` is the client.
+fn is_for_client(claims: &Claims, client: &str) -> bool {
+    let has_more = matches!(claims.get("aud"), Some(Value::Array(all)) if all.len() > 1);
+    match claims.get("azp") {
+        Some(party) => party.as_str() == Some(client),
+        None => !has_more,
+    }
+}
+
+/// In seconds since the epoch.
+fn expiry(claims: &Claims) -> Option<u64> {
+    claims.get("exp").and_then(Value::as_f64).map(|exp| exp as u64)
 }
 
 fn reason(kind: &ErrorKind) -> &'static str {

@@ -25,7 +25,6 @@ pub const FOREIGN: &str = "a session is only for the page of this server: the he
 /// The oldest session ends if there are more.
 const SESSIONS_MAX: usize = 1000;
 pub const AGE_MAX: Duration = Duration::from_secs(12 * 3600);
-const BEARER: &[u8] = b"Bearer ";
 
 /// How a request identifies its sender.
 #[derive(Clone)]
@@ -42,8 +41,19 @@ pub enum Credentials {
 pub struct Sessions(Lock<HashMap<Hash, Session>>);
 
 struct Session {
+    origin: Origin,
     sealed: Vec<u8>,
     opened: Instant,
+    ends: Instant,
+}
+
+/// The way in which the user signed in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Origin {
+    /// With a token that is valid for requests, too.
+    Token,
+    /// At the identity provider, which issued an ID token.
+    IdToken,
 }
 
 impl Credentials {
@@ -65,16 +75,21 @@ pub fn is_from_page(headers: &HeaderMap) -> bool {
 
 /// The id of the session.
 pub fn cookie(headers: &HeaderMap) -> Option<&str> {
+    cookie_named(headers, COOKIE)
+}
+
+pub fn cookie_named<'h>(headers: &'h HeaderMap, wanted: &str) -> Option<&'h str> {
     let values = headers.get_all(header::COOKIE).iter().filter_map(|value| value.to_str().ok());
     let mut pairs = values.flat_map(|value| value.split(';')).filter_map(|pair| pair.trim().split_once('='));
-    pairs.find(|(name, _)| *name == COOKIE).map(|(_, id)| id)
+    pairs.find(|(name, _)| *name == wanted).map(|(_, id)| id)
 }
 
 impl Sessions {
     /// Opens a session for a valid token. Returns its id.
-    pub fn open(&self, token: &str, random: [u8; 32]) -> String {
+    pub fn open(&self, token: &str, origin: Origin, age: Duration, random: [u8; 32]) -> String {
         let id = BASE64_URL_SAFE_NO_PAD.encode(random);
-        let session = Session { sealed: seal(&id, token), opened: Instant::now() };
+        let opened = Instant::now();
+        let session = Session { origin, sealed: seal(&id, token), opened, ends: opened + age.min(AGE_MAX) };
         let mut sessions = self.0.lock();
         sessions.retain(|_, session| !session.is_over());
         if sessions.len() >= SESSIONS_MAX {
@@ -85,14 +100,14 @@ impl Sessions {
         id
     }
 
-    /// The `Authorization` that the session stands for.
-    pub(super) fn authorization(&self, id: &str) -> Option<Zeroizing<Vec<u8>>> {
-        let sealed = {
+    /// The token that the session stands for.
+    pub(super) fn token(&self, id: &str) -> Option<(Origin, Zeroizing<Vec<u8>>)> {
+        let (origin, sealed) = {
             let sessions = self.0.lock();
             let session = sessions.get(&Hash::of(id.as_bytes()))?;
-            (!session.is_over()).then(|| session.sealed.clone())?
+            (!session.is_over()).then(|| (session.origin, session.sealed.clone()))?
         };
-        unseal(id, sealed)
+        Some((origin, unseal(id, sealed)?))
     }
 
     pub fn close(&self, id: &str) {
@@ -102,7 +117,7 @@ impl Sessions {
 
 impl Session {
     fn is_over(&self) -> bool {
-        self.opened.elapsed() >= AGE_MAX
+        Instant::now() >= self.ends
     }
 }
 
@@ -124,7 +139,7 @@ fn nonce() -> Nonce {
 }
 
 fn seal(id: &str, token: &str) -> Vec<u8> {
-    let mut text = [BEARER, token.as_bytes()].concat();
+    let mut text = token.as_bytes().to_vec();
     let sealed = key(id).map(|key| key.seal_in_place_append_tag(nonce(), Aad::empty(), &mut text));
     // Sealing fails only for texts of many gigabytes. Without a text the session is not valid.
     if sealed.is_some_and(|sealed| sealed.is_ok()) { text } else { Vec::new() }
@@ -144,15 +159,26 @@ mod tests {
     #[test]
     fn only_the_id_opens_the_token() {
         let sessions = Sessions::default();
-        let id = sessions.open("klt_secret", [7; 32]);
+        let id = sessions.open("klt_secret", Origin::Token, AGE_MAX, [7; 32]);
         let other = BASE64_URL_SAFE_NO_PAD.encode([8; 32]);
-        assert_eq!(sessions.authorization(&id).unwrap().as_slice(), b"Bearer klt_secret");
-        assert_eq!(sessions.authorization(&other), None);
+        let (origin, token) = sessions.token(&id).unwrap();
+        assert_eq!((origin, token.as_slice()), (Origin::Token, b"klt_secret".as_slice()));
+        assert_eq!(sessions.token(&other), None);
         let sealed = sessions.0.lock().values().next().unwrap().sealed.clone();
         assert!(!sealed.windows(6).any(|part| part == b"secret"));
         assert_eq!(unseal(&other, sealed), None);
         sessions.close(&id);
-        assert_eq!(sessions.authorization(&id), None);
+        assert_eq!(sessions.token(&id), None);
+    }
+
+    #[test]
+    fn a_session_ends_with_its_time() {
+        let sessions = Sessions::default();
+        let id = sessions.open("t", Origin::IdToken, Duration::ZERO, [7; 32]);
+        assert_eq!(sessions.token(&id), None);
+        let id = sessions.open("t", Origin::IdToken, Duration::from_secs(60), [8; 32]);
+        assert_eq!(sessions.token(&id).unwrap().0, Origin::IdToken);
+        assert_eq!(sessions.0.lock().len(), 1, "a new session removes those that have ended");
     }
 
     #[test]
@@ -162,11 +188,11 @@ mod tests {
             .map(|n| {
                 let mut random = [0; 32];
                 random[..8].copy_from_slice(&(n as u64).to_le_bytes());
-                sessions.open("t", random)
+                sessions.open("t", Origin::Token, AGE_MAX, random)
             })
             .collect();
         assert_eq!(sessions.0.lock().len(), SESSIONS_MAX);
-        assert!(sessions.authorization(&ids[0]).is_none() && sessions.authorization(&ids[1]).is_some());
+        assert!(sessions.token(&ids[0]).is_none() && sessions.token(&ids[1]).is_some());
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Reads the settings from file, environment and flags, and reports all errors together.
 
 use super::settings::{SETTINGS, Setting};
-use super::{Config, Jwt};
+use super::{Auth, Config, Jwt};
 use crate::guard::Guard;
 use http::Uri;
 use klambda_core::os_error::in_words;
@@ -196,10 +196,11 @@ impl Reading {
             found.push(("tls", "set both a certificate and its key (--tls-cert and --tls-key)"));
         }
         found.extend(jwt_faults(&self.config.auth.jwt));
+        found.extend(oidc_faults(&self.config.auth));
         self.wrong.extend(
             found.into_iter().map(|(name, message)| Wrong { name: name.into(), message: message.into() }),
         );
-        if let Err(hosts) = Guard::new(self.config.listen, &self.config.allow_hosts) {
+        if let Err(hosts) = Guard::new(self.config.listen, &self.config.own_hosts()) {
             self.wrong("allowHosts".to_owned(), format!("not a host, or host:port: {}", hosts.join(", ")));
         }
     }
@@ -243,8 +244,48 @@ fn jwt_faults(jwt: &Jwt) -> Vec<(&'static str, &'static str)> {
     found
 }
 
+/// A sign-in needs the issuer, and an address of this server that the request cannot choose.
+fn oidc_faults(auth: &Auth) -> Vec<(&'static str, &'static str)> {
+    let Auth { jwt, oidc } = auth;
+    let mut found = Vec::new();
+    if oidc.client_id.is_some() != oidc.public_url.is_some() {
+        found.push(("auth.oidc", "set both clientId and publicUrl, or none of them"));
+    }
+    if oidc.client_secret_file.is_some() && oidc.client_id.is_none() {
+        found.push(("auth.oidc.clientSecretFile", "needs auth.oidc.clientId and auth.oidc.publicUrl"));
+    }
+    if oidc.client_id.is_some() {
+        match jwt.issuer.as_deref() {
+            None => found.push(("auth.oidc", "needs auth.jwt: its issuer signs the users in")),
+            Some(issuer) if !is_safe(issuer) => found.push((
+                "auth.jwt.issuer",
+                "must be an https URL for auth.oidc, because it is where users sign in",
+            )),
+            Some(_) => {}
+        }
+    }
+    if oidc.public_url.as_deref().is_some_and(|url| !is_origin(url)) {
+        found.push((
+            "auth.oidc.publicUrl",
+            "must be an https URL (or http on loopback) without path and query, such as https://klambda.example.com",
+        ));
+    }
+    let is_scope = |scope: &String| !scope.is_empty() && scope.bytes().all(|byte| byte.is_ascii_graphic());
+    if !oidc.scopes.iter().all(is_scope) || !oidc.scopes.iter().any(|scope| scope == "openid") {
+        found.push(("auth.oidc.scopes", "must be words without spaces, and one of them must be openid"));
+    }
+    found
+}
+
+/// Whether a URL has only a scheme, a host and a port.
+fn is_origin(url: &str) -> bool {
+    let parsed = url.parse::<Uri>();
+    let is_plain = parsed.is_ok_and(|url| url.path() == "/" && url.query().is_none());
+    is_plain && is_safe(url) && !url.contains(['@', '#'])
+}
+
 /// Whether the connection to this URL cannot be tampered with.
-fn is_safe(url: &str) -> bool {
+pub(crate) fn is_safe(url: &str) -> bool {
     let Ok(url) = url.parse::<Uri>() else { return false };
     let host = url.host().unwrap_or_default().trim_matches(['[', ']']);
     let is_local = host == "localhost" || host.parse::<IpAddr>().is_ok_and(|ip| ip.is_loopback());
@@ -405,6 +446,14 @@ mod tests {
             ("auth: {jwt: {issuer: i, audience: a, jwksFile: k, jwksUrl: 'https://h/k'}}", "either"),
             ("auth: {jwt: {issuer: i, audience: a, jwksUrl: 'http://h/k'}}", "https"),
             ("auth: {jwt: {issuer: i, audience: a, jwksUrl: 'file:///k'}}", "https"),
+            ("auth: {oidc: {clientId: c}}", "both clientId and publicUrl"),
+            ("auth: {oidc: {clientId: c, publicUrl: 'https://k.example'}}", "needs auth.jwt"),
+            ("auth: {oidc: {clientId: c, publicUrl: 'http://k.example'}}", "https"),
+            ("auth: {oidc: {clientId: c, publicUrl: 'https://k.example/path'}}", "without path"),
+            ("auth: {oidc: {scopes: [profile]}}", "openid"),
+            ("auth: {oidc: {scopes: ['openid profile']}}", "without spaces"),
+            ("auth: {oidc: {clientSecretFile: f}}", "needs auth.oidc.clientId"),
+            ("auth: {oidc: {clientSecret: s}}", "unknown setting"),
             ("auth: {jwt: {roleClaim: ''}}", "empty"),
             ("auth: {jwt: {refresh: 1s}}", "at least 10s"),
         ] {

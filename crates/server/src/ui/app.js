@@ -5,7 +5,7 @@ import * as api from './api.js';
 import { attempt, failed, show } from './dialog.js';
 import { hash } from './table.js';
 import * as overview from './overview.js';
-import { signIn } from './signin.js';
+import { restorePlace, signIn } from './signin.js';
 
 // [address, name, key after `g`, module, shown to]
 const PAGES = [
@@ -54,6 +54,7 @@ async function start() {
   if (token) return openLink(decodeURIComponent(token));
   try {
     await api.whoami();
+    restorePlace();
     enter();
   } catch (problem) {
     if (problem.status === 401 || problem.status === 403) askToSignIn();
@@ -77,11 +78,13 @@ function unreachable(problem) {
     h('button', { type: 'button', onclick: () => location.reload() }, 'Try again')));
 }
 
-function askToSignIn(why) {
+async function askToSignIn(why) {
   current.abort();
   main = null;
-  replace(root, signIn(typeof why === 'string' ? why : '', enter));
-  root.querySelector('input')?.focus();
+  const asking = await signIn(typeof why === 'string' ? why : '', enter);
+  if (main) return;
+  replace(root, asking);
+  root.querySelector('a.primary, input')?.focus();
 }
 
 function enter() {

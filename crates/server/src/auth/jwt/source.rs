@@ -4,19 +4,16 @@
 use super::Jwt;
 use super::keys::Keys;
 use crate::auth::Access;
+use crate::auth::fetch::fetch;
 use crate::auth::file::Stamp;
 use crate::config;
 use crate::shutdown::Shutdown;
-use klambda_outbound::Reach;
-use klambda_outbound::client::cause;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-const BYTES_MAX: usize = 1 << 20;
-const FETCH_TIMEOUT: Duration = Duration::from_secs(10);
 /// Minimum time between two fetches, and after a failed one.
 const PAUSE: Duration = Duration::from_secs(10);
 /// How often a file is checked.
@@ -165,23 +162,4 @@ impl Url {
     fn fetched(&self) -> Option<Instant> {
         *self.fetched.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
-
-async fn fetch(url: &str) -> Result<Vec<u8>, String> {
-    let told = |error: reqwest::Error| cause(&error);
-    // The operator chose this URL, and may choose a local one.
-    let client = Reach::ANYWHERE.client().map_err(told)?;
-    let request = client.request(reqwest::Method::GET, url).map_err(|error| error.to_string())?;
-    let mut response = request.timeout(FETCH_TIMEOUT).send().await.map_err(told)?;
-    if response.status() != http::StatusCode::OK {
-        return Err(format!("the response status is {}", response.status()));
-    }
-    let mut text = Vec::new();
-    while let Some(piece) = response.chunk().await.map_err(told)? {
-        if text.len() + piece.len() > BYTES_MAX {
-            return Err(format!("the response is longer than {BYTES_MAX} bytes"));
-        }
-        text.extend_from_slice(&piece);
-    }
-    Ok(text)
 }
