@@ -192,7 +192,7 @@ await use(admin, 'Send again…', {}, 'Send again');
 await closed(admin);
 await open(admin, '#/webhook/default/partner', 'webhook');
 await use(admin, 'Link for the receiver…', {}, 'Create link');
-await admin.getByRole('heading', { name: 'Link for the receiver' }).last().waitFor();
+await admin.getByRole('heading', { name: 'Link for the receiver', exact: true }).waitFor();
 const address = await admin.locator('dialog input').inputValue();
 await admin.getByRole('button', { name: 'Close' }).click();
 

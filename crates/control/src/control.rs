@@ -1,6 +1,6 @@
 //! The control plane: loads the functions at startup and owns the state that its parts share.
 
-use crate::counts::{Counting, Counts};
+use crate::counts::{Calls, Counting, Counts};
 use crate::deleted::DeletedNames;
 use crate::invoke::{Ids, caller};
 use crate::options::Options;
@@ -222,6 +222,11 @@ impl Shared {
 
     pub fn counts(&self) -> Counts {
         self.counting.read()
+    }
+
+    /// Invocations of one function.
+    pub fn calls(&self, name: &Name) -> Calls {
+        self.counting.calls(name)
     }
 
     /// Builds that wait for a slot.

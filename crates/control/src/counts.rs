@@ -105,6 +105,11 @@ impl Counting {
         }
     }
 
+    /// The calls of one function. Nothing for a function beyond the limit.
+    pub fn calls(&self, name: &Name) -> Calls {
+        self.lock().functions.get(name).map(|of| of.calls.clone()).unwrap_or_default()
+    }
+
     pub fn read(&self) -> Counts {
         self.lock().clone()
     }

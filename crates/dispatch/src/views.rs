@@ -26,7 +26,7 @@ pub use fates::{Fate, Sighting};
 pub use lane_list::{LanePage, LaneQuery, Ranking, Sort};
 pub use lanes::{Gap, Head, Lane};
 pub use namespaces::Namespace;
-pub use overview::{ATTENTION_MAX, Attention, Overview, rank};
+pub use overview::{ATTENTION_MAX, Attention, Latency, Overview, rank};
 pub use replays::Replay;
 pub use sample::{LettersSample, Sample, SubscriptionSample};
 pub use schemas::{CloudEvent, EndpointSpec, EventTypeSpec, NamespaceSpec, SubscriptionSpec};

@@ -3,6 +3,7 @@
 pub mod invoke;
 pub mod limits;
 pub mod logs;
+pub mod metrics;
 pub mod revisions;
 pub mod watch;
 

@@ -1,6 +1,6 @@
 //! `/metrics`: all counters and gauges. Labels are bounded: never a key or an id.
 
-mod calls;
+pub mod calls;
 mod cost;
 mod functions;
 mod text;

@@ -177,6 +177,7 @@ pub fn routes() -> Vec<Route> {
         "/api/v1/lambda/functions/{name}/revisions",
         "/api/v1/lambda/functions/{name}/rollback",
         "/api/v1/lambda/functions/{name}/logs",
+        "/api/v1/lambda/functions/{name}/metrics",
         "/api/v1/lambda/functions/{name}/invoke",
     ]));
     routes.extend(lambda([
@@ -186,13 +187,14 @@ pub fn routes() -> Vec<Route> {
         "/api/v1/lambda/agents/{name}/revisions",
         "/api/v1/lambda/agents/{name}/rollback",
         "/api/v1/lambda/agents/{name}/logs",
+        "/api/v1/lambda/agents/{name}/metrics",
         "/api/v1/lambda/agents/{name}/invoke",
     ]));
     routes
 }
 
 /// Functions and agents: the same resources under two paths.
-fn lambda([all, one, rebuild, history, rollback, log, invoke]: [&'static str; 7]) -> [Route; 11] {
+fn lambda([all, one, rebuild, history, rollback, log, numbers, invoke]: [&'static str; 8]) -> [Route; 12] {
     [
         get(all, List(VIEWER), functions::list).watched(),
         post(all, In(DEVELOPER), functions::create).watched(),
@@ -204,6 +206,7 @@ fn lambda([all, one, rebuild, history, rollback, log, invoke]: [&'static str; 7]
         get(history, In(VIEWER), revisions::list).watched(),
         post(rollback, In(DEVELOPER), revisions::rollback).watched(),
         get(log, In(VIEWER), logs::show).watched(),
+        get(numbers, In(VIEWER), functions::metrics::show).watched(),
         // Invocations are not rate-limited or counted here. Most take the fast path.
         post(invoke, In(PRODUCER), invoke::call),
     ]

@@ -50,6 +50,7 @@ assets! {
     SCRIPT "dialog.js";
     SCRIPT "data.js";
     SCRIPT "table.js";
+    SCRIPT "rates.js";
     SCRIPT "overview.js";
     SCRIPT "lanes.js";
     SCRIPT "lane.js";

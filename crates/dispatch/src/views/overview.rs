@@ -22,6 +22,7 @@ pub struct Overview {
     pub accepted: u64,
     /// Deliveries of the current subscriptions since the server started.
     pub delivered: u64,
+    /// Time from acceptance to delivery.
     pub latency: Latency,
     pub waiting: u64,
     pub waiting_bytes: u64,
@@ -34,7 +35,7 @@ pub struct Overview {
     pub attention: Vec<Attention>,
 }
 
-/// Time from acceptance to delivery, since the server started.
+/// Durations since the server started.
 #[derive(Clone, Debug, Default, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 pub struct Latency {
@@ -43,7 +44,7 @@ pub struct Latency {
     pub buckets: Vec<Bucket>,
 }
 
-/// The number of deliveries that took at most `max_ms`.
+/// The number of durations of at most `max_ms`.
 #[derive(Clone, Copy, Debug, Serialize, JsonSchema)]
 #[serde(rename_all = "camelCase")]
 #[schemars(rename = "LatencyBucket")]
@@ -214,7 +215,7 @@ impl Overview {
 }
 
 impl Latency {
-    fn of(histogram: &Histogram) -> Latency {
+    pub fn of(histogram: &Histogram) -> Latency {
         let buckets = histogram.cumulative().map(|(max_ms, count)| Bucket { max_ms, count }).collect();
         Latency { count: histogram.count, sum_ms: histogram.sum, buckets }
     }

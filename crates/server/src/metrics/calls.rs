@@ -8,13 +8,14 @@ use klambda_control::{Counts, Name};
 use klambda_dispatch::metrics::{Histogram, Metrics};
 use std::collections::BTreeMap;
 
+/// Calls of one function, or of several.
 #[derive(Default)]
-struct Totals {
+pub struct Totals {
     replicas: u64,
-    calls: u64,
-    errors: u64,
-    cold_starts: u64,
-    took_ms: Histogram,
+    pub calls: u64,
+    pub errors: u64,
+    pub cold_starts: u64,
+    pub took_ms: Histogram,
 }
 
 /// Name, help and value of a metric.
@@ -72,17 +73,22 @@ fn totals(functions: Vec<(Name, u32)>, counts: &Counts, metrics: &Metrics) -> BT
         let of = totals.entry(counted.is_some().then(|| name.clone())).or_default();
         of.replicas += u64::from(replicas);
         counted.into_iter().for_each(|counted| of.add_calls(&counted.calls));
-        for done in metrics.calls_of(&name.subscription()) {
-            of.calls += done.delivered + done.failed;
-            of.errors += done.failed;
-            of.took_ms.merge(&done.took_ms);
-        }
+        of.add_events(metrics, &name.subscription());
     }
     totals
 }
 
 impl Totals {
-    fn add_calls(&mut self, calls: &klambda_control::Calls) {
+    /// Adds the calls for events of a subscription.
+    pub fn add_events(&mut self, metrics: &Metrics, subscription: &str) {
+        for done in metrics.calls_of(subscription) {
+            self.calls += done.delivered + done.failed;
+            self.errors += done.failed;
+            self.took_ms.merge(&done.took_ms);
+        }
+    }
+
+    pub fn add_calls(&mut self, calls: &klambda_control::Calls) {
         self.calls += calls.count;
         self.errors += calls.errors;
         self.cold_starts += calls.cold_starts;

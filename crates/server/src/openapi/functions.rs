@@ -3,6 +3,7 @@
 use super::operation::{JSON, Operation, STREAM, Shape, delete, get, patch, post, put};
 use super::schemas::{DryRun, Function, FunctionDocument, FunctionPatch, FunctionSpec, at, by_hand, either};
 use crate::functions::Summary;
+use crate::functions::metrics::FunctionMetrics;
 use klambda_dispatch::views::Page;
 use klambda_functions::logs::Line;
 use serde_json::json;
@@ -46,6 +47,7 @@ pub fn operations() -> Vec<Operation> {
             "/api/v1/lambda/functions/{name}/revisions",
             "/api/v1/lambda/functions/{name}/rollback",
             "/api/v1/lambda/functions/{name}/logs",
+            "/api/v1/lambda/functions/{name}/metrics",
             "/api/v1/lambda/functions/{name}/invoke",
         ],
     );
@@ -60,14 +62,15 @@ pub fn operations() -> Vec<Operation> {
             "/api/v1/lambda/agents/{name}/revisions",
             "/api/v1/lambda/agents/{name}/rollback",
             "/api/v1/lambda/agents/{name}/logs",
+            "/api/v1/lambda/agents/{name}/metrics",
             "/api/v1/lambda/agents/{name}/invoke",
         ],
     ));
     all
 }
 
-fn of_kind(kind: &str, word: &str, name: &'static str, paths: [&'static str; 7]) -> Vec<Operation> {
-    let [all, one, rebuild, history, rollback, log, invoke] = paths;
+fn of_kind(kind: &str, word: &str, name: &'static str, paths: [&'static str; 8]) -> Vec<Operation> {
+    let [all, one, rebuild, history, rollback, log, numbers, invoke] = paths;
     let document = json!({
         "metadata": { "name": name },
         "spec": { "source": { "type": "folder", "folder": { "path": "/srv/hello" } }, "runtime": { "language": "nodejs" } },
@@ -120,6 +123,8 @@ fn of_kind(kind: &str, word: &str, name: &'static str, paths: [&'static str; 7])
             .problems(&changed)
             .problems(&["invalid-body"]),
         logs(log, kind),
+        get(numbers, format!("get{kind}Metrics"), "Returns calls, errors, durations, replicas and cold starts.")
+            .gives::<FunctionMetrics>(200, "The counts since the server started."),
         post(invoke, format!("invoke{kind}"), "Calls the handler with the body.")
             .body(
                 false,

@@ -190,8 +190,10 @@ async function open(load, name, parts, query, signal) {
 
 function mark(page) {
   for (const one of document.querySelectorAll('nav.side a')) {
-    if (one.dataset.page === page) one.setAttribute('aria-current', 'page');
-    else one.removeAttribute('aria-current');
+    if (one.dataset.page === page) {
+      one.setAttribute('aria-current', 'page');
+      one.scrollIntoView({ block: 'nearest', inline: 'nearest' });
+    } else one.removeAttribute('aria-current');
   }
 }
 

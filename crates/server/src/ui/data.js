@@ -15,33 +15,39 @@ export const write = (value) => JSON.stringify(value, null, 2);
 /** Objects and lists that can be folded. Deep parts start folded. */
 export function json(value) {
   const budget = { left: NODES_MAX };
-  return h('div.json', null, node(value, 0, budget));
+  return h('div.json', null, node(value, 0, budget, null));
 }
 
-function node(value, depth, budget) {
+/** `name` is the member that the value belongs to. */
+function node(value, depth, budget, name) {
   budget.left -= 1;
+  if (!isRaw(value) && Array.isArray(value)) return folded(value.map((item, at) => [at, item]), '[', ']', depth, budget, name);
+  if (!isRaw(value) && value !== null && typeof value === 'object') return folded(Object.entries(value), '{', '}', depth, budget, name);
+  return [name, scalar(value)];
+}
+
+function scalar(value) {
   if (value === null) return h('span.null', null, 'null');
   if (isRaw(value)) return h('span.number', null, value.rawJSON);
-  if (Array.isArray(value)) return folded(value.map((item, at) => [at, item]), '[', ']', depth, budget);
-  if (typeof value === 'object') return folded(Object.entries(value), '{', '}', depth, budget);
   if (typeof value === 'string') return h('span.string', null, JSON.stringify(cutText(value)));
   return h(`span.${typeof value}`, null, String(value));
 }
 
 const cutText = (text) => (text.length > TEXT_MAX ? `${text.slice(0, TEXT_MAX)}… (${count(text.length)} characters)` : text);
 
-function folded(entries, open, close, depth, budget) {
-  if (!entries.length) return h('span', null, open + close);
+function folded(entries, open, close, depth, budget, label) {
+  if (!entries.length) return [label, open + close];
   const isList = open === '[';
   const shown = [];
   for (const [name, value] of entries) {
     if (budget.left <= 0) break;
-    shown.push(h('li', null, !isList && h('span.name', null, `${JSON.stringify(visible(name))}: `), node(value, depth + 1, budget)));
+    const own = isList ? null : h('span.name', null, `${JSON.stringify(visible(name))}: `);
+    shown.push(h('li', null, node(value, depth + 1, budget, own)));
   }
   const missing = entries.length - shown.length;
   if (missing) shown.push(h('li', null, `… ${count(missing)} more`));
   return h('details', { open: depth < 3 },
-    h('summary', null, open, h('span.hint', null, ` ${plural(entries.length, isList ? 'item' : 'member')} ${close}`)),
+    h('summary', null, label, open, h('span.hint', null, ` ${plural(entries.length, isList ? 'item' : 'member')} ${close}`)),
     h('ul', null, shown), close);
 }
 

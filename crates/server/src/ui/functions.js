@@ -3,8 +3,9 @@
 import { h, link, replace } from './dom.js';
 import * as api from './api.js';
 import { act, failed } from './dialog.js';
-import { ago, count, cut, visible } from './format.js';
+import { ago, count, cut, duration, rate, visible } from './format.js';
 import { json, write } from './data.js';
+import { card, change, keep, line, quantiles } from './rates.js';
 import { button, chip, command, empty, facts, hash, heading, panel, table, tabs, time } from './table.js';
 
 const LINES_MAX = 1000;
@@ -94,20 +95,45 @@ async function one(place, { name: kind, parts: [ns, name, view = ''], signal }) 
   }
 }
 
-async function state({ body, ns, name, signal }, first, read) {
+async function state({ address, body, ns, name, signal }, first, read) {
+  const [about, numbers, failure] = [h('div'), h('div.cards', { 'aria-label': 'Calls', role: 'group' }), h('div')];
+  const seen = [];
+  replace(body, about, numbers, failure);
   const draw = (item) => {
     const { status = {}, spec } = item;
-    replace(body,
+    replace(about,
       panel('', h('p', null, chip(status.phase ?? 'Pending'), ' ', problemOf(item) ?? 'everything is ready'), steps(judged(item)), facts([
-        ['Generation', item.metadata.generation], ['Replicas', count(status.serviceStatus?.replicas ?? 0)],
+        ['Generation', item.metadata.generation],
         ['Applied by', status.appliedBy && visible(status.appliedBy)],
         ['Commit', status.buildStatus?.commit], ['Build', status.buildStatus?.hash && h('code', null, status.buildStatus.hash.slice(0, 16))],
         ['Events', spec.triggers?.length ? link(hash(['subscription', ns, `lambda.${ns}.${name}`]), 'subscription of its triggers') : 'no triggers: it can only be invoked'],
-      ])),
-      status.logLines?.length ? panel('Log of the last failure', h('pre.text.log', { tabindex: '0', 'aria-label': 'Log of the last failure' }, status.logLines.map(visible).join('\n'))) : null);
+      ])));
+    replace(failure, status.logLines?.length ? panel('Log of the last failure', h('pre.text.log', { tabindex: '0', 'aria-label': 'Log of the last failure' }, status.logLines.map(visible).join('\n'))) : null);
+  };
+  const measure = async () => {
+    keep(seen, await api.get(`${address}/metrics`, { ns, signal }));
+    replace(numbers, cards(seen));
   };
   draw(first);
-  api.repeat(1000, signal, () => read().then(draw, () => {}));
+  await measure();
+  api.repeat(1000, signal, () => Promise.all([read().then(draw), measure()]).catch(() => {}));
+}
+
+/** The newest rates, and totals since the server started. */
+function cards(seen) {
+  const { last } = change(seen, 0);
+  const now = change(seen, 10000);
+  const quick = quantiles(change(seen, 60000), 'duration');
+  const all = quantiles({ first: { duration: { count: 0, buckets: [] } }, last }, 'duration');
+  const { p50, p99 } = quick.p50 == null ? all : quick;
+  const failed = now.more('calls') ? now.more('errors') / now.more('calls') : null;
+  return [
+    card('Calls', rate(now.perSecond('calls')), `per second; ${count(last.calls)} in all`, line(seen, 'calls')),
+    card('Errors', failed == null ? count(last.errors) : `${(100 * failed).toFixed(failed < 0.1 ? 1 : 0)}%`, failed == null ? 'in all' : `of the last 10 s; ${count(last.errors)} in all`, null, (failed ?? 0) > 0 ? 'bad' : ''),
+    card('Duration', p50 == null ? '–' : `≤ ${duration(p50)}`, p50 == null ? 'no call yet' : `median; 99% ≤ ${duration(p99)}${quick.p50 == null ? ', since the start' : ''}`),
+    card('Replicas', count(last.replicas), last.replicas ? 'ready' : 'starts with the next call'),
+    card('Cold starts', count(last.coldStarts), 'calls that waited for a replica'),
+  ];
 }
 
 /** The conditions in the order in which they become true. */
@@ -155,7 +181,7 @@ async function logs({ address, body, ns, signal }, _item, _read, view) {
   const draw = () => {
     isPlanned = false;
     const isAtEnd = area.scrollTop + area.clientHeight >= area.scrollHeight - 30;
-    replace(area, lines.length ? lines.map(line) : 'No lines yet.');
+    replace(area, lines.length ? lines.map(logLine) : 'No lines yet.');
     if (isAtEnd) area.scrollTop = area.scrollHeight;
   };
   draw();
@@ -168,7 +194,7 @@ async function logs({ address, body, ns, signal }, _item, _read, view) {
   }, (problem) => { note.textContent = problem ? problem.message : 'Following the log.'; });
 }
 
-function line(one) {
+function logLine(one) {
   const at = one.time.slice(11, 23);
   const who = one.replica == null ? '' : ` ${one.replica}`;
   const [level, text] = message(one.text);
@@ -190,7 +216,7 @@ async function manifest({ body, ns, address, signal, kind }, item) {
   const source = item.spec.source?.inline?.code;
   replace(body,
     source && panel('Code', h('pre.text.log', { tabindex: '0', 'aria-label': 'Code' }, source)),
-    panel('Manifest', button('Edit…', { role: 'developer', ns, onclick: () => edit({ address, ns, kind }, document, signal) }), json(document)));
+    panel('Manifest', h('div.row', null, button('Edit…', { role: 'developer', ns, onclick: () => edit({ address, ns, kind }, document, signal) })), json(document)));
 }
 
 function edit({ address, ns, kind }, document) {

@@ -2,10 +2,11 @@
 
 import { h, link, replace, svg } from './dom.js';
 import * as api from './api.js';
-import { bytes, count, duration, plural, rate, short } from './format.js';
-import { chip, hash, heading, panel, since } from './table.js';
+import { bytes, count, duration, plural, rate, short, visible } from './format.js';
+import { act } from './dialog.js';
+import { card, change, keep, line, quantiles } from './rates.js';
+import { button, chip, hash, heading, panel, since } from './table.js';
 
-const KEPT = 120;
 const STATES = ['running', 'open', 'retrying', 'gap', 'parked', 'paused'];
 const PHASES = ['Ready', 'Deploying', 'Building', 'Pending', 'Failed', 'Deleting'];
 
@@ -20,8 +21,7 @@ export async function page(place, { signal }) {
   let attentionKey = '';
   api.follow(api.address('overview', { ns }), signal, (snapshot) => {
     if (signal.aborted) return;
-    seen.push({ at: Date.parse(snapshot.at), snapshot });
-    if (seen.length > KEPT) seen.shift();
+    keep(seen, snapshot);
     const key = JSON.stringify(snapshot.attention.map(({ message, name, kind }) => [kind, name, message]));
     if (key !== attentionKey) replace(attention, needs(snapshot));
     attentionKey = key;
@@ -32,21 +32,48 @@ export async function page(place, { signal }) {
 
 // ---- what needs a person --------------------------------------------------------------------------------------
 
-const ACTIONS = {
-  lanesParked: ['See lanes', ({ namespace, name }) => hash(['lanes'], { state: 'parked', subscription: name, in: namespace })],
-  deadLetters: ['See dead letters', ({ namespace, name }) => hash(['letters'], { subscription: name, in: namespace })],
-  breakerOpen: ['See subscription', ({ namespace, name }) => hash(['subscription', namespace, name])],
-  behind: ['See subscription', ({ namespace, name }) => hash(['subscription', namespace, name])],
-  endpointDisabled: ['See endpoint', ({ namespace, name }) => hash(['webhook', namespace, name])],
-  endpointFailing: ['See endpoint', ({ namespace, name }) => hash(['webhook', namespace, name])],
-  functionFailed: ['See function', ({ namespace, name }) => hash(['function', namespace, name])],
-  storeFull: ['See server', () => '#/server'],
-  storeFailed: ['See server', () => '#/server'],
+const subscription = ({ namespace, name }) => hash(['subscription', namespace, name]);
+const endpoint = ({ namespace, name }) => hash(['webhook', namespace, name]);
+
+// [chip, link, its target, the action]
+const KINDS_OF_NEED = {
+  storeFailed: ['store failed', 'See server', () => '#/server'],
+  storeFull: ['disk full', 'See server', () => '#/server'],
+  lanesParked: ['lanes parked', 'See lanes', ({ namespace, name }) => hash(['lanes'], { state: 'parked', subscription: name, in: namespace }), replay],
+  breakerOpen: ['breaker open', 'See subscription', subscription],
+  behind: ['behind', 'See subscription', subscription],
+  endpointDisabled: ['endpoint disabled', 'See endpoint', endpoint, enable],
+  endpointFailing: ['endpoint failing', 'See endpoint', endpoint],
+  functionFailed: ['function failed', 'See build log', ({ namespace, name }) => hash(['function', namespace, name, 'build']), rebuild],
+  deadLetters: ['dead letters', 'See dead letters', ({ namespace, name }) => hash(['letters'], { subscription: name, in: namespace }), replay],
 };
-const WORDS = {
-  lanesParked: 'parked', deadLetters: 'dead letters', breakerOpen: 'breaker open', behind: 'behind', endpointDisabled: 'disabled',
-  endpointFailing: 'failing', functionFailed: 'failed', storeFull: 'disk full', storeFailed: 'store failed',
-};
+
+/** Each action is one that the page of the thing has, too. */
+function replay({ namespace: ns, name }, k) {
+  const open = async () => (await import('./letters.js')).replayDialog(ns, { subscription: name }, `all dead letters of ${name}`);
+  return button('Replay…', { role: 'operator', ns, kind: 'small', k, onclick: open });
+}
+
+function enable({ namespace: ns, name }, k) {
+  return button('Enable…', { role: 'operator', ns, kind: 'small', k, onclick: () => act({
+    title: `Enable endpoint ${name}?`,
+    text: 'Every workflow continues where it stopped.',
+    verb: 'Enable',
+    run: async () => {
+      await api.post(`webhooks/endpoints/${api.path(name)}/enable`, undefined, { ns });
+      return `Endpoint ${name} is enabled.`;
+    },
+  }) });
+}
+
+function rebuild({ namespace: ns, name }, k) {
+  return button('Rebuild…', { role: 'developer', ns, kind: 'small', k, onclick: () => act({
+    title: `Rebuild ${name}?`,
+    text: 'Fetches and builds it again, even if nothing changed.',
+    verb: 'Rebuild',
+    run: async () => (await api.post(`lambda/functions/${api.path(name)}/rebuild`, undefined, { ns })).message,
+  }) });
+}
 
 function needs({ attention }) {
   if (!attention.length) {
@@ -54,22 +81,29 @@ function needs({ attention }) {
   }
   return [
     h('h2', null, 'Needs attention ', h('span.count', null, attention.length === 100 ? '100+' : count(attention.length))),
-    h('ul', null, attention.map((item) => {
-      const [verb, target] = ACTIONS[item.kind] ?? ['See', () => '#/overview'];
-      const where = item.name && `${item.namespace && api.namespace === '*' ? `${item.namespace}/` : ''}${item.name}`;
-      const kind = ['deadLetters', 'behind'].includes(item.kind) ? 'warn' : 'bad';
-      return h('li', null, chip(WORDS[item.kind] ?? item.kind, kind), h('span.what', null, where && h('b', null, where, ' '), item.message), h('span.muted.age', null, item.since && since(item.since)),
-        link(target(item), verb, { class: 'button', 'aria-label': `${verb}: ${where ?? ''} ${item.message}`, 'data-k': `${item.kind}/${item.namespace}/${item.name}` }));
-    })),
+    h('ul', null, attention.map(need)),
   ];
+}
+
+function need(item) {
+  const [word, verb, target, action] = KINDS_OF_NEED[item.kind] ?? [item.kind, 'See server', () => '#/server'];
+  const where = item.name && `${item.namespace && api.namespace === '*' ? `${item.namespace}/` : ''}${item.name}`;
+  const kind = ['deadLetters', 'behind'].includes(item.kind) ? 'warn' : 'bad';
+  const k = `${item.kind}/${item.namespace}/${item.name}`;
+  return h('li', null, chip(word, kind),
+    h('span.what', null, where && h('b', null, where, ' '), visible(item.message)),
+    h('span.muted.age', null, item.since && since(item.since)),
+    h('span.do', null,
+      action?.(item, `${k}/act`),
+      link(target(item), verb, { class: 'button', 'aria-label': `${verb}: ${where ?? ''} ${item.message}`, 'data-k': k })));
 }
 
 // ---- numbers --------------------------------------------------------------------------------------------------
 
 function cards(seen) {
   const { snapshot } = seen.at(-1);
-  const now = window(seen, 5000);
-  const quick = latency(window(seen, 60000));
+  const now = change(seen, 5000);
+  const quick = quantiles(change(seen, 60000), 'latency');
   const alive = STATES.reduce((sum, state) => sum + snapshot.lanes[state], 0);
   return [
     card('Events in', rate(now.perSecond('accepted')), 'per second', line(seen, 'accepted')),
@@ -80,42 +114,6 @@ function cards(seen) {
     card('Dead letters', short(snapshot.deadLetters), link(hash(['letters']), 'see them'), null, snapshot.deadLetters ? 'warn' : ''),
     card('Busy lanes', short(alive), `${count(snapshot.lanes.parked)} parked`, null, snapshot.lanes.parked ? 'bad' : ''),
   ];
-}
-
-function card(name, value, note, picture, kind) {
-  return h('div.card', { class: kind }, h('h3', null, name), h('p.value', null, value), h('p.muted', null, note), picture);
-}
-
-/** The change over the last milliseconds. */
-function window(seen, ms) {
-  const last = seen.at(-1);
-  const first = seen.find((one) => one.at >= last.at - ms) ?? last;
-  const seconds = (last.at - first.at) / 1000;
-  return {
-    first: first.snapshot,
-    last: last.snapshot,
-    perSecond: (name) => (seconds > 0 ? Math.max(0, last.snapshot[name] - first.snapshot[name]) / seconds : null),
-  };
-}
-
-function latency({ first, last }) {
-  const isRecent = last.latency.count > first.latency.count;
-  const base = isRecent ? first.latency : { count: 0, buckets: [] };
-  const total = last.latency.count - base.count;
-  const at = (share) => last.latency.buckets.find((bucket, n) => bucket.count - (base.buckets[n]?.count ?? 0) >= total * share)?.maxMs;
-  return total > 0 && isRecent ? { p50: at(0.5), p99: at(0.99) } : {};
-}
-
-function line(seen, name) {
-  const rates = seen.slice(1).map((one, at) => {
-    const before = seen[at];
-    return (Math.max(0, one.snapshot[name] - before.snapshot[name]) * 1000) / Math.max(1, one.at - before.at);
-  });
-  const top = Math.max(1, ...rates);
-  const x = (at) => (160 * (KEPT - rates.length + at)) / (KEPT - 1);
-  const points = rates.map((one, at) => `${x(at).toFixed(1)},${(31 - (28 * one) / top).toFixed(1)}`).join(' ');
-  return svg('svg', { viewBox: '0 0 160 32', class: 'spark', role: 'img', 'aria-label': `The last minute, at most ${rate(top)} per second`, preserveAspectRatio: 'none' },
-    svg('polyline', { points, fill: 'none' }));
 }
 
 // ---- states ---------------------------------------------------------------------------------------------------

@@ -43,7 +43,7 @@ async function list(place, { signal }) {
 
 function target(spec) {
   const { url, function: name, endpoint } = spec.target ?? {};
-  return visible(url ?? (typeof name === 'string' ? `function ${name}` : endpoint ? 'webhook endpoint' : JSON.stringify(spec.target ?? '')));
+  return visible(url ?? (name ? `function ${name.name ?? name}` : endpoint ? 'webhook endpoint' : JSON.stringify(spec.target ?? '')));
 }
 
 async function one(place, { parts: [ns, name], signal }) {

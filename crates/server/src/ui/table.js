@@ -30,7 +30,7 @@ export function tone(state) {
 }
 
 /** A state in a word, with a colour and a shape: the colour alone says nothing. */
-export const chip = (state, kind = tone(state)) => h('span.chip', { class: kind }, visible(state));
+export const chip = (state, kind = tone(state)) => h('span.chip', { class: kind }, visible(state).replace(/(?<=[a-z])[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`));
 
 export const time = (at) => (at ? h('time', { datetime: at, title: at }, clock(at)) : '–');
 export const since = (at) => (at ? h('time', { datetime: at, title: at }, age(at)) : '–');

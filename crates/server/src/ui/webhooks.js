@@ -3,7 +3,7 @@
 import { h, link, replace } from './dom.js';
 import * as api from './api.js';
 import { act, secret, toast } from './dialog.js';
-import { ago, count, cut, duration, plural, visible } from './format.js';
+import { ago, count, cut, duration, plural, until, visible } from './format.js';
 import { json, write } from './data.js';
 import { button, chip, command, empty, facts, filters, hash, heading, laneLink, panel, since, table, tabs, time } from './table.js';
 
@@ -37,7 +37,7 @@ async function list(place, { signal }) {
   api.repeat(2000, signal, () => draw().catch(() => {}));
 }
 
-export const breaker = ({ state, nextProbe }) => [chip(state, { closed: 'good', open: 'bad' }[state] ?? 'warn'), nextProbe && ` next call ${ago(nextProbe).replace(' ago', '')}`];
+export const breaker = ({ state, nextProbe }) => [chip(state, { closed: 'good', open: 'bad' }[state] ?? 'warn'), nextProbe && ` next call ${until(nextProbe)}`];
 
 function create(ns) {
   return act({
@@ -227,7 +227,7 @@ async function deliveries(context, place, query, signal, base) {
     { name: 'Status', class: 'num', cell: (one) => one.status ?? '' },
     { name: 'Took', class: 'num', cell: (one) => duration(one.durationMs) },
     { name: 'Answer', class: 'wide', cell: (one) => cut(one.answer ?? one.error ?? '', 120) },
-    may && { name: 'Action', cell: (one) => one.eventId && h('button.small', { type: 'button', 'data-k': `${one.time}${one.eventId}${one.attempt}`, onclick: () => resend(context, one) }, 'Send again…') },
+    may && { name: 'Action', class: 'act', cell: (one) => one.eventId && h('button.small', { type: 'button', 'data-k': `${one.time}${one.eventId}${one.attempt}`, onclick: () => resend(context, one) }, 'Send again…') },
   ].filter(Boolean), items) : empty('No deliveries.', 'Every call of the endpoint appears here.'));
   let [cursor] = [undefined];
   do {
