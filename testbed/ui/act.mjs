@@ -57,6 +57,14 @@ await operator.keyboard.press('Enter');
 await operator.locator('.page[data-name="search"] table').waitFor();
 check((await text(operator)).includes('order-1'), 'the search finds no lane');
 
+// ---- overview -------------------------------------------------------------------------------------------------
+await open(operator, '#/overview', 'overview');
+await operator.locator('.attention li', { hasText: 'lanes parked' }).getByRole('button', { name: 'Replay…' }).click();
+await operator.getByText(/Dry run: \d+ dead letters of \d+ keys would be replayed/).waitFor();
+await inspect(operator, 'replay from the overview');
+await operator.locator('dialog').getByRole('button', { name: 'Cancel' }).click();
+await closed(operator);
+
 // ---- lanes ----------------------------------------------------------------------------------------------------
 await open(operator, '#/lane/default/orders/order-1', 'lane');
 await use(operator, 'Pause');
@@ -141,6 +149,8 @@ await admin.locator('dialog').getByRole('button', { name: 'Invoke', exact: true 
 await admin.locator('dialog').getByText('"world"').waitFor();
 await inspect(admin, 'invoke');
 await admin.locator('dialog').getByRole('button', { name: 'Cancel' }).click();
+await admin.locator('.card', { hasText: 'Calls' }).getByText(/[1-9]\d* in all/).waitFor();
+await admin.locator('.card', { hasText: 'Duration' }).getByText('≤').first().waitFor();
 await open(admin, '#/function/default/hello/logs', 'function');
 await admin.locator('.line').getByText('said').first().waitFor();
 await open(admin, '#/function/default/hello/revisions', 'function');
@@ -158,8 +168,7 @@ await closed(admin);
 await until('the function is gone', async () => (await api('lambda/functions/wrong')).status === 404);
 await open(admin, '#/functions', 'functions');
 await use(admin, 'New function…', {}, 'Create');
-await admin.waitForTimeout(300);
-check(await admin.locator('dialog .error').isVisible(), 'a taken name is not refused in the dialog');
+await admin.locator('dialog .error').waitFor();
 await admin.locator('dialog').getByRole('button', { name: 'Cancel' }).click();
 
 // ---- webhooks -------------------------------------------------------------------------------------------------

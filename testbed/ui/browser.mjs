@@ -25,8 +25,8 @@ process.on('uncaughtException', (error) => {
   process.exit(1);
 });
 
-/** A page that reports errors, dialogs of scripts, and requests to other hosts. */
-export async function watched(browser, name, options = {}) {
+/** A page that reports errors, dialogs of scripts, and requests to other hosts than these. */
+export async function watched(browser, name, options = {}, hosts = []) {
   const context = await browser.newContext({ viewport: { width: 1280, height: 800 }, acceptDownloads: true, ...options });
   await context.grantPermissions(['clipboard-read', 'clipboard-write'], { origin: url }).catch(() => {});
   const page = await context.newPage();
@@ -41,7 +41,7 @@ export async function watched(browser, name, options = {}) {
     if (['error', 'warning'].includes(message.type()) && !message.text().startsWith('Failed to load resource')) complain(`${name}: console: ${message.text()}`);
   });
   page.on('request', (request) => {
-    if (!request.url().startsWith(url) && !/^(blob|data):/.test(request.url())) complain(`${name}: request to ${request.url()}`);
+    if (![url, ...hosts].some((host) => request.url().startsWith(`${host}/`)) && !/^(blob|data):/.test(request.url())) complain(`${name}: request to ${request.url()}`);
   });
   page.on('response', (response) => {
     if (response.status() >= 500) complain(`${name}: ${response.status()} from ${response.url()}`);

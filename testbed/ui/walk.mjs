@@ -40,6 +40,7 @@ const ADMIN_PAGES = [['tokens', '#/tokens', 'tokens'], ['audit', '#/audit', 'aud
 
 // The buttons of a page, by the least role that may use them.
 const BUTTONS = {
+  overview: { operator: ['Replay…'], developer: ['Rebuild…'] },
   lane: { operator: ['Replay…', 'Resume', 'Skip', 'Pause', 'Purge', 'Reset…'] },
   event: { developer: ['Send again…'] },
   events: { developer: ['Send event…'] },
@@ -86,6 +87,6 @@ await finish(browser);
 
 /** Pages with data are judged when the data is there. */
 async function ready(page, name) {
-  const content = { overview: '.attention li', lanes: 'tbody tr', events: 'tbody tr', letters: 'tbody tr', lane: '.picture', 'webhook-deliveries': 'tbody tr', 'function-revisions': 'tbody tr', functions: 'tbody tr', webhook: '.facts', function: '.steps', audit: 'tbody tr', 'function-logs': '.line' };
+  const content = { overview: '.attention li', lanes: 'tbody tr', events: 'tbody tr', letters: 'tbody tr', lane: '.picture', 'webhook-deliveries': 'tbody tr', 'function-revisions': 'tbody tr', functions: 'tbody tr', webhook: '.facts', function: '.card', audit: 'tbody tr', 'function-logs': '.line' };
   await page.locator(`main ${content[name] ?? 'h1'}`).first().waitFor();
 }

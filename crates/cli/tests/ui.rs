@@ -7,8 +7,8 @@ mod support;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
-use support::process::{Receiver, Server, agent};
-use support::{eventually, repository};
+use support::process::{Process, Receiver, Server, agent};
+use support::{eventually, free_port, repository};
 use tempfile::TempDir;
 
 const TOKEN: &str = "an-admin-of-the-page-tests";
@@ -211,4 +211,43 @@ fn the_page_is_small_and_fast_and_needs_no_token_on_loopback() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(folder.path());
     succeeds(script("reach.mjs", &server.url));
+}
+
+/// npm `oidc-provider` signs the users in.
+#[test]
+#[ignore = "needs a browser and npm packages; ./test installs them"]
+fn people_sign_in_at_an_identity_provider() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let (issuer, address) =
+        (format!("http://127.0.0.1:{}", free_port()), format!("127.0.0.1:{}", free_port()));
+    let (url, secret) = (format!("http://{address}"), "a-client-secret-of-the-page-tests");
+    let file = folder.path().join("client-secret");
+    std::fs::write(&file, secret).expect("a file");
+    let mut command = script("provider.mjs", &url);
+    command.env("KLAMBDA_ISSUER", &issuer).env("KLAMBDA_CLIENT_SECRET", secret);
+    let provider = Process::start(&mut command, &folder.path().join("provider.log"));
+    let discovery = format!("{issuer}/.well-known/openid-configuration");
+    eventually("the provider answers", || match agent().get(&discovery).call() {
+        Ok(answer) if answer.status() == 200 => Ok(()),
+        other => Err(format!("{other:?}: {}", provider.printed())),
+    });
+    let keys = format!("{issuer}/jwks");
+    let server = Server::at(
+        &address,
+        folder.path(),
+        &[
+            ("KLAMBDA_AUTH_JWT_ISSUER", &issuer),
+            ("KLAMBDA_AUTH_JWT_AUDIENCE", "klambda"),
+            ("KLAMBDA_AUTH_JWT_JWKS_URL", &keys),
+            ("KLAMBDA_AUTH_OIDC_CLIENT_ID", "page"),
+            ("KLAMBDA_AUTH_OIDC_CLIENT_SECRET_FILE", file.to_str().expect("text")),
+            ("KLAMBDA_AUTH_OIDC_PUBLIC_URL", &url),
+        ],
+    );
+    let mut command = script("sign-in.mjs", &server.url);
+    command.env("KLAMBDA_ISSUER", &issuer).env("KLAMBDA_CLIENT_SECRET", secret);
+    command.env("KLAMBDA_SECRET_FILE", &file);
+    succeeds(command);
+    let log = server.process.printed();
+    assert!(!log.contains(secret) && !log.contains("eyJ"), "{log}");
 }

@@ -81,10 +81,14 @@ impl Server {
 
     /// With these variables set.
     pub fn with(folder: &Path, settings: &[(&str, &str)]) -> Server {
-        let address = format!("127.0.0.1:{}", free_port());
+        Server::at(&format!("127.0.0.1:{}", free_port()), folder, settings)
+    }
+
+    /// On an address that something else knows already.
+    pub fn at(address: &str, folder: &Path, settings: &[(&str, &str)]) -> Server {
         let mut command = Command::new(KLAMBDA);
         command.envs(settings.iter().copied());
-        command.args(["serve", "--listen", &address, "--data"]).arg(folder.join("data"));
+        command.args(["serve", "--listen", address, "--data"]).arg(folder.join("data"));
         let mut process = Process::start(&mut command, &folder.join("serve.log"));
         let url = format!("http://{address}");
         wait_until_ready(&url, &mut process);
