@@ -7,8 +7,9 @@ mod support;
 use serde_json::{Value, json};
 use std::path::PathBuf;
 use std::process::Command;
-use support::process::{Process, Receiver, Server, agent};
-use support::{eventually, free_port, repository};
+use std::sync::atomic::{AtomicU64, Ordering::SeqCst};
+use support::process::{Process, Receiver, Server, agent, wait_until_ready};
+use support::{KLAMBDA, eventually, free_port, repository};
 use tempfile::TempDir;
 
 const TOKEN: &str = "an-admin-of-the-page-tests";
@@ -178,7 +179,7 @@ fn script(name: &str, url: &str) -> Command {
     let mut command = Command::new("node");
     command.arg(repository().join("testbed/ui").join(name));
     command.env("KLAMBDA_URL", url).env("KLAMBDA_TESTBED", testbed());
-    command.env("KLAMBDA_SHOTS", repository().join("target/page"));
+    command.env("KLAMBDA_SHOTS", shots());
     command
 }
 
@@ -211,6 +212,84 @@ fn the_page_is_small_and_fast_and_needs_no_token_on_loopback() {
     let folder = tempfile::tempdir().expect("a folder");
     let server = Server::start(folder.path());
     succeeds(script("reach.mjs", &server.url));
+}
+
+/// A million lanes with an optimised binary (`KLAMBDA_BIN`), fewer with one for debugging.
+#[test]
+#[ignore = "needs a browser; ./test installs it"]
+fn very_many_lanes_are_listed_without_a_stall() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let optimised = std::env::var_os("KLAMBDA_BIN");
+    let lanes = if optimised.is_some() { 1_000_000 } else { 30_000 };
+    let address = format!("127.0.0.1:{}", free_port());
+    let mut command = Command::new(optimised.unwrap_or_else(|| KLAMBDA.into()));
+    command.args(["serve", "--listen", &address, "--data"]).arg(folder.path().join("data"));
+    let mut process = Process::start(&mut command, &folder.path().join("serve.log"));
+    let url = format!("http://{address}");
+    wait_until_ready(&url, &mut process);
+    let waiting = json!({
+        "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "waiting"},
+        "spec": {"filters": [{"exact": {"type": "waits"}}], "target": {"url": "http://127.0.0.1:9/"}, "ordering": "ordered", "paused": true},
+    });
+    let put = agent().put(format!("{url}/api/v1/subscriptions/waiting")).send_json(&waiting).expect("an answer");
+    assert!(put.status().is_success(), "{put:?}");
+    fill_lanes(&url, lanes);
+    let mut command = script("lanes.mjs", &url);
+    command.env("KLAMBDA_LANES", lanes.to_string());
+    succeeds(command);
+}
+
+/// One event for each lane, in batches.
+fn fill_lanes(url: &str, lanes: u64) {
+    const BATCH: u64 = 1000;
+    let next = AtomicU64::new(0);
+    let send = || {
+        let client = agent();
+        loop {
+            let first = next.fetch_add(BATCH, SeqCst);
+            if first >= lanes {
+                break;
+            }
+            let event = |n: u64| {
+                json!({"specversion": "1.0", "id": n.to_string(), "source": "/seed", "type": "waits", "partitionkey": format!("key-{n}")})
+            };
+            let batch: Vec<Value> = (first..first + BATCH).map(event).collect();
+            let request = client.post(format!("{url}/api/v1/events"));
+            let request = request.header("content-type", "application/cloudevents-batch+json");
+            let answer = request.send(json!(batch).to_string()).expect("an answer");
+            assert!(answer.status().is_success(), "{answer:?}");
+        }
+    };
+    std::thread::scope(|scope| [(); 3].map(|()| scope.spawn(send)).map(|thread| thread.join().expect("sent")));
+}
+
+/// The pictures of the guide come from these tests: `KLAMBDA_PICTURES=update` renews them.
+const PICTURES: [(&str, &str); 6] = [
+    ("page-overview.png", "overview-light.png"),
+    ("page-overview-phone.png", "overview-phone.png"),
+    ("page-lane.png", "lane-light.png"),
+    ("page-event.png", "event-dark.png"),
+    ("page-function.png", "function-light.png"),
+    ("page-sign-in.png", "sign-in-light.png"),
+];
+
+#[test]
+fn the_pictures_of_the_guide_are_of_these_pages() {
+    let guide = std::fs::read_to_string(repository().join("docs/guide/page.md")).expect("the guide");
+    for (picture, shot) in PICTURES {
+        let (picture, shot) = (repository().join("docs/guide").join(picture), shots().join(shot));
+        if std::env::var_os("KLAMBDA_PICTURES").is_some_and(|what| what == "update") {
+            std::fs::copy(&shot, &picture).unwrap_or_else(|error| panic!("{}: {error}", shot.display()));
+        }
+        let bytes = std::fs::read(&picture).unwrap_or_else(|error| panic!("{}: {error}", picture.display()));
+        assert!(bytes.starts_with(b"\x89PNG") && bytes.len() < 200 << 10, "{}", picture.display());
+        let name = picture.file_name().expect("a name").to_string_lossy().into_owned();
+        assert!(guide.contains(&format!("]({name})")), "the guide does not show {name}");
+    }
+}
+
+fn shots() -> PathBuf {
+    repository().join("target/page")
 }
 
 /// npm `oidc-provider` signs the users in.

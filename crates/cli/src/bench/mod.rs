@@ -43,7 +43,7 @@ pub struct Args {
     /// Seconds of warm-up per round
     #[arg(long, default_value_t = 1.0, value_parser = positive)]
     pub warm_up_seconds: f64,
-    /// Pairs of turns with and without the poison key
+    /// Pairs of turns with and without the poison key, or the pages
     #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(u32).range(3..=10_000))]
     pub pairs: u32,
     /// Producer connections

@@ -34,6 +34,9 @@ const DETAILS = {
   search: ['lanes', () => import('./lanes.js')],
 };
 
+/** The moment when the first page can be used, for measurements. */
+const READY = 'klambda-ready';
+
 const root = document.getElementById('app');
 let main;
 let current = new AbortController();
@@ -181,6 +184,7 @@ async function open(load, name, parts, query, signal) {
     replace(main, place);
     scrollTo(0, 0);
     await module.page(place, { name, parts, query, signal });
+    if (!performance.getEntriesByName(READY).length) performance.mark(READY);
     const title = place.querySelector('h1')?.textContent;
     document.title = title ? `${title} – klambda` : 'klambda';
   } catch (problem) {

@@ -9,6 +9,7 @@ mod idle;
 mod keys;
 mod latency;
 mod machine;
+mod page;
 mod poison;
 mod restart;
 mod slow;
@@ -51,6 +52,8 @@ pub enum Scenario {
     Subscriptions,
     /// The lane machine alone, without disk or network
     Machine,
+    /// What ten open pages cost the events
+    Page,
     /// Functions, all three below
     Functions,
     /// A hello function called from zero replicas, beside a bare server started by hand
@@ -77,7 +80,7 @@ pub enum Scenario {
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 20] = [
+const EVERY: [(Scenario, &str, Runner); 21] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),
@@ -90,6 +93,7 @@ const EVERY: [(Scenario, &str, Runner); 20] = [
     (Scenario::Idle, "idle", idle::run),
     (Scenario::Subscriptions, "subscriptions", subscriptions::run),
     (Scenario::Machine, "machine", machine::run),
+    (Scenario::Page, "page", page::run),
     (Scenario::FunctionsCold, "functions-cold", functions::cold::run),
     (Scenario::FunctionsWarm, "functions-warm", functions::warm::run),
     (Scenario::FunctionsScale, "functions-scale", functions::scale::run),
