@@ -3,12 +3,14 @@
 //!
 //! `klambda config` prints [`DEFAULT_FILE`]. A test checks that it equals [`Config::default`].
 
+mod issuer;
 mod settings;
 mod sources;
 
 pub use klambda_core::kinds::Strategy;
 pub use settings::names;
-pub(crate) use sources::is_safe;
+pub(crate) use issuer::is_safe;
+pub use issuer::{Auth, Jwt, Oidc};
 pub use sources::{Error, Overrides, yaml_fault};
 
 use klambda_outbound::{self as outbound, Allow, Ports};
@@ -44,38 +46,6 @@ pub struct Config {
     pub outbound: Outbound,
     pub cost: Cost,
     pub replay: Replay,
-}
-
-/// Authentication besides the tokens of the server itself.
-#[derive(Clone, Debug, Default, PartialEq)]
-#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
-pub struct Auth {
-    pub jwt: Jwt,
-    pub oidc: Oidc,
-}
-
-/// Sign-in to the page at the issuer of the JWTs. The client secret itself is never part of the configuration.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
-pub struct Oidc {
-    pub client_id: Option<String>,
-    pub client_secret_file: Option<PathBuf>,
-    /// The address of this server as browsers use it.
-    pub public_url: Option<String>,
-    pub scopes: Vec<String>,
-}
-
-/// A trusted issuer of JWTs.
-#[derive(Clone, Debug, PartialEq)]
-#[cfg_attr(test, derive(serde::Serialize), serde(rename_all = "camelCase"))]
-pub struct Jwt {
-    pub issuer: Option<String>,
-    pub audience: Option<String>,
-    pub jwks_file: Option<PathBuf>,
-    pub jwks_url: Option<String>,
-    pub refresh: Duration,
-    pub role_claim: String,
-    pub namespaces_claim: String,
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -365,31 +335,6 @@ impl Default for Cost {
             server_month: 15.0,
             monthly_budget: 0.0,
             function_day_limit: 0.0,
-        }
-    }
-}
-
-impl Default for Jwt {
-    fn default() -> Jwt {
-        Jwt {
-            issuer: None,
-            audience: None,
-            jwks_file: None,
-            jwks_url: None,
-            refresh: secs(300),
-            role_claim: "klambda/role".to_owned(),
-            namespaces_claim: "klambda/namespaces".to_owned(),
-        }
-    }
-}
-
-impl Default for Oidc {
-    fn default() -> Oidc {
-        Oidc {
-            client_id: None,
-            client_secret_file: None,
-            public_url: None,
-            scopes: vec!["openid".to_owned()],
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The page: its files, its sessions, and the overview that it shows.
 
 use crate::tokens::{ADMIN, guarded, issue};
-use crate::world::{Answer, PATIENCE, World};
+use crate::world::{Answer, PATIENCE, World, ask, start};
 use serde_json::json;
 use std::time::Duration;
 use tokio::time::timeout;
@@ -97,6 +97,44 @@ async fn signing_out_ends_the_session() {
     assert_eq!(world.ask("GET", "/api/v1/status", &headers, "").await.status, 200);
     assert_eq!(world.ask("DELETE", "/ui/session", &headers, "").await.status, 204);
     assert_eq!(world.ask("GET", "/api/v1/status", &headers, "").await.status, 401);
+}
+
+#[tokio::test]
+async fn a_sign_in_without_a_provider_is_a_problem() {
+    let world = guarded().await;
+    assert_eq!(world.get("/ui/session").await.json(), json!({"provider": null}));
+    for path in ["/ui/sign-in", "/ui/callback?code=c&state=s"] {
+        let answer = world.get(path).await;
+        assert_eq!((answer.status, answer.problem().as_str()), (404, "not-found"), "{answer:?}");
+    }
+}
+
+#[tokio::test]
+async fn a_provider_that_does_not_answer_is_a_problem() {
+    let folder = tempfile::tempdir().unwrap();
+    let keys = folder.path().join("jwks.json");
+    // The example of RFC 8037, A.2.
+    let key = json!({"kty": "OKP", "crv": "Ed25519", "x": "11qYAYKxCrfVS_7TyWQHOg7hcvPapiMlrwIaaPcHURo"});
+    std::fs::write(&keys, json!({"keys": [key]}).to_string()).unwrap();
+    let server = start(folder.path(), |config| {
+        config.auth.jwt.issuer = Some("http://127.0.0.1:9".to_owned());
+        config.auth.jwt.audience = Some("klambda".to_owned());
+        config.auth.jwt.jwks_file = Some(keys);
+        config.auth.oidc.client_id = Some("page".to_owned());
+        config.auth.oidc.public_url = Some("https://klambda.example".to_owned());
+    })
+    .await;
+    let get = async |path: &str, headers: &[(&str, &str)]| ask(server.address(), "GET", path, headers, b"").await;
+    assert_eq!(get("/ui/session", &[]).await.json(), json!({"provider": "127.0.0.1"}));
+    let refused = get("/ui/sign-in", &[]).await;
+    assert_eq!((refused.status, refused.problem().as_str()), (502, "identity-provider"), "{refused:?}");
+    assert_eq!(refused.headers["cache-control"], "no-store");
+    let shown = get("/ui/sign-in", &[("accept", "text/html,*/*")]).await;
+    assert!(shown.status == 502 && shown.text().contains("<h1>Could not sign in</h1>"), "{shown:?}");
+    assert!(shown.headers["content-security-policy"].starts_with("default-src 'none'"));
+    let strange = get("/ui/callback?code=%3Cb%3E&state=x&error=%3Cb%3E", &[("accept", "text/html")]).await;
+    assert!(strange.status == 400 && !strange.text().contains("<b>"), "{strange:?}");
+    server.stop();
 }
 
 #[tokio::test]

@@ -215,6 +215,61 @@ fn only_a_key_of_the_issuer_counts_and_only_for_its_own_algorithm() {
     assert!(two.who(issuer.sign_as(&json!({"alg": "ES256"}), &claims()).as_bytes()).is_err());
 }
 
+#[test]
+fn a_token_for_requests_and_one_for_a_session_are_never_mixed_up() {
+    let issuer = Issuer::p256("a");
+    let jwt = open(&jwks(&[&issuer])).with_client(Some("page".into()));
+    let id_claims = |nonce: &str| {
+        let mut claims = with("aud", json!("page"));
+        claims["nonce"] = json!(nonce);
+        claims
+    };
+    let id_token = issuer.sign(&id_claims("n"));
+    let signed_in = jwt.sign_in(id_token.as_bytes(), "n").unwrap();
+    assert_eq!(signed_in.identity.name, "jwt/ada");
+    assert!(signed_in.valid_for <= Duration::from_secs(3600) && !signed_in.valid_for.is_zero());
+    // In both orders, because verified tokens are remembered.
+    assert!(jwt.who_of_session(id_token.as_bytes()).is_ok());
+    refusal(&jwt, &id_token);
+    let token = issuer.sign(&claims());
+    assert!(jwt.who(token.as_bytes()).is_ok());
+    assert!(jwt.who_of_session(token.as_bytes()).is_err());
+
+    for (what, nonce, claims) in [
+        ("another nonce", "other", id_claims("n")),
+        ("no nonce", "n", with("aud", json!("page"))),
+        ("the audience of the API", "n", with("nonce", json!("n"))),
+        ("another client among the audiences", "n", {
+            let mut claims = id_claims("n");
+            claims["aud"] = json!(["page", "other"]);
+            claims
+        }),
+        ("issued to another client", "n", {
+            let mut claims = id_claims("n");
+            claims["azp"] = json!("other");
+            claims
+        }),
+        // Clocks may differ, but a session cannot begin after its end.
+        ("just expired", "n", {
+            let mut claims = id_claims("n");
+            claims["exp"] = json!(get_current_timestamp() - 1);
+            claims
+        }),
+    ] {
+        let refused = jwt.sign_in(issuer.sign(&claims).as_bytes(), nonce).unwrap_err();
+        assert!(matches!(refused, Unknown::Refused(_)), "{what}: {refused:?}");
+    }
+    let mut several = id_claims("n");
+    several["aud"] = json!(["page", "other"]);
+    several["azp"] = json!("page");
+    assert!(jwt.sign_in(issuer.sign(&several).as_bytes(), "n").is_ok());
+    let mut nobody = id_claims("n");
+    nobody["klambda/role"] = Value::Null;
+    assert_eq!(jwt.sign_in(issuer.sign(&nobody).as_bytes(), "n").unwrap_err(), Unknown::NoRole);
+    let without_page = open(&jwks(&[&issuer]));
+    assert!(without_page.sign_in(id_token.as_bytes(), "n").is_err() && without_page.who_of_session(id_token.as_bytes()).is_err());
+}
+
 /// The example of RFC 7515, A.2.
 #[test]
 fn rsa() {
