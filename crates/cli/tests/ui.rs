@@ -231,7 +231,8 @@ fn very_many_lanes_are_listed_without_a_stall() {
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "waiting"},
         "spec": {"filters": [{"exact": {"type": "waits"}}], "target": {"url": "http://127.0.0.1:9/"}, "ordering": "ordered", "paused": true},
     });
-    let put = agent().put(format!("{url}/api/v1/subscriptions/waiting")).send_json(&waiting).expect("an answer");
+    let put =
+        agent().put(format!("{url}/api/v1/subscriptions/waiting")).send_json(&waiting).expect("an answer");
     assert!(put.status().is_success(), "{put:?}");
     fill_lanes(&url, lanes);
     let mut command = script("lanes.mjs", &url);
@@ -250,9 +251,7 @@ fn fill_lanes(url: &str, lanes: u64) {
             if first >= lanes {
                 break;
             }
-            let event = |n: u64| {
-                json!({"specversion": "1.0", "id": n.to_string(), "source": "/seed", "type": "waits", "partitionkey": format!("key-{n}")})
-            };
+            let event = |n: u64| json!({"specversion": "1.0", "id": n.to_string(), "source": "/seed", "type": "waits", "partitionkey": format!("key-{n}")});
             let batch: Vec<Value> = (first..first + BATCH).map(event).collect();
             let request = client.post(format!("{url}/api/v1/events"));
             let request = request.header("content-type", "application/cloudevents-batch+json");
@@ -260,7 +259,9 @@ fn fill_lanes(url: &str, lanes: u64) {
             assert!(answer.status().is_success(), "{answer:?}");
         }
     };
-    std::thread::scope(|scope| [(); 3].map(|()| scope.spawn(send)).map(|thread| thread.join().expect("sent")));
+    std::thread::scope(|scope| {
+        [(); 3].map(|()| scope.spawn(send)).map(|thread| thread.join().expect("sent"))
+    });
 }
 
 /// The pictures of the guide come from these tests: `KLAMBDA_PICTURES=update` renews them.

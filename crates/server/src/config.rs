@@ -7,10 +7,10 @@ mod issuer;
 mod settings;
 mod sources;
 
-pub use klambda_core::kinds::Strategy;
-pub use settings::names;
 pub(crate) use issuer::is_safe;
 pub use issuer::{Auth, Jwt, Oidc};
+pub use klambda_core::kinds::Strategy;
+pub use settings::names;
 pub use sources::{Error, Overrides, yaml_fault};
 
 use klambda_outbound::{self as outbound, Allow, Ports};

@@ -143,8 +143,8 @@ pub(crate) fn is_safe(url: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use crate::config::sources::tests::{read, wrong};
     use crate::config::Overrides;
+    use crate::config::sources::tests::{read, wrong};
 
     #[test]
     fn an_issuer_is_configured_whole_or_not_at_all() {

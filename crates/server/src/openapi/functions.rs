@@ -123,8 +123,12 @@ fn of_kind(kind: &str, word: &str, name: &'static str, paths: [&'static str; 8])
             .problems(&changed)
             .problems(&["invalid-body"]),
         logs(log, kind),
-        get(numbers, format!("get{kind}Metrics"), "Returns calls, errors, durations, replicas and cold starts.")
-            .gives::<FunctionMetrics>(200, "The counts since the server started."),
+        get(
+            numbers,
+            format!("get{kind}Metrics"),
+            "Returns calls, errors, durations, replicas and cold starts.",
+        )
+        .gives::<FunctionMetrics>(200, "The counts since the server started."),
         post(invoke, format!("invoke{kind}"), "Calls the handler with the body.")
             .body(
                 false,

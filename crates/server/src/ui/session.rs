@@ -66,7 +66,8 @@ fn with_cookie(api: &Api, id: &str, age: Duration) -> Response {
 
 /// The cookie of a session. A proxy in front of this server can provide the encryption.
 pub(super) fn cookie_of(api: &Api, id: &str, age: Duration) -> String {
-    let is_https = api.about.url.starts_with("https:") || api.access.oidc().is_some_and(|oidc| oidc.is_https());
+    let is_https =
+        api.about.url.starts_with("https:") || api.access.oidc().is_some_and(|oidc| oidc.is_https());
     let secure = if is_https { "; Secure" } else { "" };
     format!("{COOKIE}={id}; Path=/; Max-Age={}; HttpOnly; SameSite=Strict{secure}", age.as_secs())
 }

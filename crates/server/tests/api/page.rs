@@ -124,7 +124,8 @@ async fn a_provider_that_does_not_answer_is_a_problem() {
         config.auth.oidc.public_url = Some("https://klambda.example".to_owned());
     })
     .await;
-    let get = async |path: &str, headers: &[(&str, &str)]| ask(server.address(), "GET", path, headers, b"").await;
+    let get =
+        async |path: &str, headers: &[(&str, &str)]| ask(server.address(), "GET", path, headers, b"").await;
     assert_eq!(get("/ui/session", &[]).await.json(), json!({"provider": "127.0.0.1"}));
     let refused = get("/ui/sign-in", &[]).await;
     assert_eq!((refused.status, refused.problem().as_str()), (502, "identity-provider"), "{refused:?}");

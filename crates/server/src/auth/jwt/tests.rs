@@ -267,7 +267,10 @@ fn a_token_for_requests_and_one_for_a_session_are_never_mixed_up() {
     nobody["klambda/role"] = Value::Null;
     assert_eq!(jwt.sign_in(issuer.sign(&nobody).as_bytes(), "n").unwrap_err(), Unknown::NoRole);
     let without_page = open(&jwks(&[&issuer]));
-    assert!(without_page.sign_in(id_token.as_bytes(), "n").is_err() && without_page.who_of_session(id_token.as_bytes()).is_err());
+    assert!(
+        without_page.sign_in(id_token.as_bytes(), "n").is_err()
+            && without_page.who_of_session(id_token.as_bytes()).is_err()
+    );
 }
 
 /// The example of RFC 7515, A.2.

@@ -105,7 +105,8 @@ impl Provider {
             Some(secret) => request = request.basic_auth(encoded(grant.client), Some(encoded(secret))),
             None => {}
         }
-        let pairs: Vec<String> = form.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
+        let pairs: Vec<String> =
+            form.iter().map(|(name, value)| format!("{name}={}", encoded(value))).collect();
         let body = request.header(header::CONTENT_TYPE, FORM).body(pairs.join("&"));
         let (status, text) = fetch::send(body).await?;
         if status.is_success() {
@@ -127,7 +128,10 @@ impl Known {
 impl Endpoints {
     fn of(document: Document, issuer: &str) -> Result<Endpoints, String> {
         if document.issuer != issuer {
-            return Err(format!("its discovery document is of another issuer, {}", in_words(&document.issuer, None)));
+            return Err(format!(
+                "its discovery document is of another issuer, {}",
+                in_words(&document.issuer, None)
+            ));
         }
         for url in [&document.authorization_endpoint, &document.token_endpoint] {
             if !is_safe(url) {

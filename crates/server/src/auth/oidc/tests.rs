@@ -35,7 +35,8 @@ async fn an_answer_for_another_sign_in_is_refused_before_the_provider_is_asked()
     let (fresh, old) = (cookie_until(now() + 60), cookie_until(now() - 1));
     let state = |cookie: &str| Some(oidc.derive("state", cookie));
     let with = |state: Option<String>| Returned { code: Some("c".into()), state, ..Returned::default() };
-    let finish = async |cookie: Option<&str>, returned: Returned| oidc.finish(cookie, returned).await.err().unwrap();
+    let finish =
+        async |cookie: Option<&str>, returned: Returned| oidc.finish(cookie, returned).await.err().unwrap();
     for (what, cookie, returned) in [
         ("no cookie", None, with(state(&fresh))),
         ("an old cookie", Some(old.as_str()), with(state(&old))),
