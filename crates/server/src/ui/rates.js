@@ -29,7 +29,7 @@ export function quantiles({ first, last }, name) {
 }
 
 export function card(name, value, note, picture, kind) {
-  return h('div.card', { class: kind }, h('h3', null, name), h('p.value', null, value), h('p.muted', null, note), picture);
+  return h('div.card', { class: kind }, h('h2', null, name), h('p.value', null, value), h('p.muted', null, note), picture);
 }
 
 /** The rate of a counter over time. */
