@@ -268,6 +268,7 @@ await guest.getByLabel('Token').fill('wrong');
 await guest.getByRole('button', { name: 'Sign in' }).click();
 await guest.locator('.error').waitFor();
 await open(admin, '#/audit', 'audit');
+await admin.locator('main tbody tr').first().waitFor();
 const log = await text(admin);
 for (const word of ['token/operator', 'token/admin', 'skip', 'purge', 'rotate', 'rollback', 'edit']) check(log.includes(word), `the audit log lacks ${word}`);
 await open(admin, '#/server', 'server');
