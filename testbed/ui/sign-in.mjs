@@ -31,7 +31,7 @@ ada.on('request', (request) => { if (request.url().includes('/ui/callback')) cal
 await ada.goto(`${url}/ui#/lanes?sort=depth`);
 await ada.getByRole('link', { name: 'Sign in with 127.0.0.1' }).waitFor();
 await inspect(ada, 'sign-in with a provider');
-await ada.screenshot({ path: `${shots}/sign-in-light.png` });
+await ada.locator('.signin').screenshot({ path: `${shots}/sign-in-light.png` });
 await signIn(ada, 'ada', '/ui#/lanes?sort=depth');
 await ada.locator('.page[data-name="lanes"] h1').waitFor();
 check(new URL(ada.url()).hash === '#/lanes?sort=depth', `the place is lost: ${ada.url()}`);

@@ -15,7 +15,7 @@ export function table(label, columns, items, key = () => undefined, rows = new W
   };
   return h('div.scroll', { tabindex: '0', role: 'region', 'aria-label': label },
     h('table', null,
-      h('thead', null, h('tr', null, columns.map((column) => h('th', { scope: 'col', class: column.class === 'num' ? 'num' : '' }, column.head ?? column.name)))),
+      h('thead', null, h('tr', null, columns.map((column) => h('th', { scope: 'col', class: ['num', 'act'].includes(column.class) ? column.class : '' }, column.head ?? column.name)))),
       h('tbody', null, items.map(made))));
 }
 
