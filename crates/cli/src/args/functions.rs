@@ -67,12 +67,6 @@ impl Logs {
         Logs { follow: true, ..Logs::default() }
     }
 
-    /// Whether an option selects some of the lines.
-    pub fn selects(&self) -> bool {
-        let flags = self.build || self.previous;
-        flags || self.since.is_some() || self.event.is_some() || self.generation.is_some()
-    }
-
     pub fn references(&self) -> Vec<Reference> {
         references(&self.name)
     }
