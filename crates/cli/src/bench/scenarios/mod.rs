@@ -83,7 +83,7 @@ pub enum Scenario {
 
 pub type Runner = fn(&Rig, &Args) -> anyhow::Result<Report>;
 
-const EVERY: [(Scenario, &str, Runner); 21] = [
+const EVERY: [(Scenario, &str, Runner); 22] = [
     (Scenario::Throughput, "throughput", throughput::run),
     (Scenario::Slow10ms, "slow-10ms", slow::run_10ms),
     (Scenario::Slow100ms, "slow-100ms", slow::run_100ms),

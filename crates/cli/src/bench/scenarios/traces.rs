@@ -28,7 +28,7 @@ pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     if args.config.is_some() {
         bail!("this scenario has a configuration of its own: leave out --config");
     }
-    let rounds = args.rounds.max(ROUNDS_MIN);
+    let rounds = args.rounds().max(ROUNDS_MIN);
     let collector = collect()?;
     let file = tempfile::NamedTempFile::new()?;
     std::fs::write(
