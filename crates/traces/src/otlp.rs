@@ -1,6 +1,6 @@
 //! Spans in the form of OpenTelemetry, and the exporter that sends them.
 
-use crate::settings::{Error, Protocol, Target};
+use crate::settings::{ClientIdentity, Error, Protocol, Target};
 use klambda_core::trace::{self, Kind, Span, Value};
 use opentelemetry::trace::{Link, SpanContext, SpanId, SpanKind, Status, TraceFlags, TraceId, TraceState};
 use opentelemetry::{InstrumentationScope, KeyValue};
@@ -33,7 +33,7 @@ fn grpc(target: &Target) -> Result<Otlp, Error> {
         if let Some(ca) = target.tls.ca()? {
             tls = tls.ca_certificate(Certificate::from_pem(ca));
         }
-        if let Some((certificate, key)) = target.tls.client()? {
+        if let Some(ClientIdentity { certificate, key }) = target.tls.client()? {
             tls = tls.identity(Identity::from_pem(certificate, key));
         }
         builder = builder.with_tls_config(tls);
@@ -52,7 +52,7 @@ fn http(target: &Target) -> Result<Otlp, Error> {
     if let Some(ca) = target.tls.ca()? {
         client = client.add_root_certificate(reqwest::Certificate::from_pem(&ca).map_err(failed)?);
     }
-    if let Some((mut certificate, key)) = target.tls.client()? {
+    if let Some(ClientIdentity { mut certificate, key }) = target.tls.client()? {
         certificate.extend_from_slice(&key);
         client = client.identity(reqwest::Identity::from_pem(&certificate).map_err(failed)?);
     }

@@ -64,6 +64,12 @@ pub struct Tls {
     key: Option<PathBuf>,
 }
 
+/// How this server identifies itself to the collector, in PEM.
+pub struct ClientIdentity {
+    pub certificate: Vec<u8>,
+    pub key: Vec<u8>,
+}
+
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     #[error("{variable}: `{value}` must be {expected}")]
@@ -87,10 +93,11 @@ impl Tls {
         self.ca.as_ref().map(read).transpose()
     }
 
-    /// Certificate and key.
-    pub fn client(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn client(&self) -> Result<Option<ClientIdentity>, Error> {
         match (&self.certificate, &self.key) {
-            (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
+            (Some(certificate), Some(key)) => {
+                Ok(Some(ClientIdentity { certificate: read(certificate)?, key: read(key)? }))
+            }
             _ => Ok(None),
         }
     }
