@@ -261,7 +261,7 @@ impl Engine {
 
     /// Memory used by the lists of unread events.
     pub(crate) fn listed_bytes(&self) -> usize {
-        self.subscriptions.values().map(|s| s.unread.listed.capacity() * size_of::<Entry>()).sum()
+        self.subscriptions.each_with(Work::Reading).map(|s| s.unread.listed.capacity() * size_of::<Entry>()).sum()
     }
 
     /// Returns true if there is more to read immediately.

@@ -53,6 +53,10 @@ impl Edits {
         self.0.get(&position)
     }
 
+    pub fn is_empty(&self) -> bool {
+        self.0.is_empty()
+    }
+
     pub fn iter(&self) -> impl Iterator<Item = (Position, &Edit)> {
         self.0.iter().map(|(position, edit)| (*position, edit))
     }

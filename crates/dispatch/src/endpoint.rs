@@ -18,51 +18,65 @@ pub struct EndpointId(u64);
 pub struct Endpoints {
     limits: Limits,
     by_authority: HashMap<(NamespaceId, String), EndpointId>,
-    breakers: BTreeMap<EndpointId, Breaker>,
+    all: BTreeMap<EndpointId, Endpoint>,
     /// Endpoints whose breakers are not closed.
     troubled: BTreeSet<EndpointId>,
     next: u64,
 }
 
+struct Endpoint {
+    name: (NamespaceId, String),
+    breaker: Breaker,
+    /// The number of subscriptions that use it.
+    users: usize,
+}
+
 impl Endpoints {
     pub fn new(limits: Limits) -> Endpoints {
-        let (breakers, troubled) = (BTreeMap::new(), BTreeSet::new());
-        Endpoints { limits, by_authority: HashMap::new(), breakers, troubled, next: 1 }
+        let (all, troubled) = (BTreeMap::new(), BTreeSet::new());
+        Endpoints { limits, by_authority: HashMap::new(), all, troubled, next: 1 }
     }
 
-    /// The endpoint of a target: its scheme, host and port. Endpoints are separate per namespace.
-    pub fn of(&mut self, namespace: NamespaceId, document: &Document) -> EndpointId {
+    /// Adds a subscription to the endpoint of its target: scheme, host and port. Endpoints are separate per namespace.
+    pub fn join(&mut self, namespace: NamespaceId, document: &Document) -> EndpointId {
         let target = &document.spec.target;
         let name = match target {
             Target::Endpoint(_) => document.name.clone(),
             Target::Url(_) | Target::Function(_) => authority(&target.address()).to_owned(),
         };
-        let key = (namespace, name);
-        if let Some(id) = self.by_authority.get(&key) {
+        let name = (namespace, name);
+        if let Some(id) = self.by_authority.get(&name)
+            && let Some(endpoint) = self.all.get_mut(id)
+        {
+            endpoint.users += 1;
             return *id;
         }
         let id = EndpointId(self.next);
         self.next += 1;
-        self.by_authority.insert(key, id);
-        self.breakers.insert(id, Breaker::new(self.limits));
+        self.by_authority.insert(name.clone(), id);
+        self.all.insert(id, Endpoint { name, breaker: Breaker::new(self.limits), users: 1 });
         id
     }
 
-    /// Forgets endpoints that no subscription uses.
-    pub fn keep(&mut self, is_used: impl Fn(EndpointId) -> bool) {
-        self.by_authority.retain(|_, id| is_used(*id));
-        self.breakers.retain(|id, _| is_used(*id));
-        self.troubled.retain(|id| is_used(*id));
+    /// Removes a subscription from its endpoint. An endpoint that no subscription uses is forgotten.
+    pub fn leave(&mut self, id: EndpointId) {
+        let Some(endpoint) = self.all.get_mut(&id) else { return };
+        endpoint.users -= 1;
+        if endpoint.users == 0 {
+            self.by_authority.remove(&endpoint.name);
+            self.all.remove(&id);
+            self.troubled.remove(&id);
+        }
     }
 
     /// `None` if the endpoint was forgotten.
     pub fn breaker(&self, endpoint: EndpointId) -> Option<&Breaker> {
-        self.breakers.get(&endpoint)
+        self.all.get(&endpoint).map(|endpoint| &endpoint.breaker)
     }
 
     /// Updates the breaker of an endpoint. Does nothing if the endpoint was forgotten.
     pub fn tell<T>(&mut self, endpoint: EndpointId, what: impl FnOnce(&mut Breaker) -> T) -> Option<T> {
-        let breaker = self.breakers.get_mut(&endpoint)?;
+        let breaker = &mut self.all.get_mut(&endpoint)?.breaker;
         let told = what(breaker);
         match breaker.is_closed() {
             true => self.troubled.remove(&endpoint),

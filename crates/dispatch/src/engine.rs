@@ -250,6 +250,11 @@ impl Engine {
         times.flatten().min().unwrap_or(Millis::NEVER).min(self.now + 1000)
     }
 
+    /// How many subscriptions were visited so far by walks through all of them. Events and rounds make no such walk.
+    pub fn subscriptions_walked(&self) -> u64 {
+        self.subscriptions.walked()
+    }
+
     /// How many table rows were read so far.
     pub fn rows_read(&self) -> u64 {
         self.store.rows.read()
@@ -292,12 +297,12 @@ impl Engine {
 
     /// Pending events of all subscriptions.
     pub fn waiting(&self) -> u64 {
-        self.subscriptions.values().map(|subscription| subscription.tally.waiting).sum()
+        self.subscriptions.each_with(Work::Keeping).map(|subscription| subscription.tally.waiting).sum()
     }
 
     /// Accepted but unread events of all subscriptions.
     pub fn unread(&self) -> u64 {
-        self.subscriptions.values().map(|subscription| subscription.tally.later).sum()
+        self.subscriptions.each_with(Work::Reading).map(|subscription| subscription.tally.later).sum()
     }
 
     /// True if any subscription reads the log.
@@ -306,7 +311,7 @@ impl Engine {
     }
 
     pub fn dead_letters(&self) -> u64 {
-        self.subscriptions.values().map(|s| s.tally.dead + s.tally.held).sum()
+        self.subscriptions.each_with(Work::Keeping).map(|s| s.tally.dead + s.tally.held).sum()
     }
 
     /// Lanes in memory that have nothing to do.

@@ -42,6 +42,7 @@ pub mod secrets;
 pub mod snapshot;
 mod subscription;
 mod subscriptions;
+mod tally;
 mod trace_ids;
 mod unordered;
 pub mod views;

@@ -94,9 +94,9 @@ impl Engine {
 
     fn round(&mut self) -> Result<(), Failure> {
         self.count_busy();
+        self.subscriptions.measure();
         self.maintenance.others_bytes = self.memory_bytes() - self.lanes.memory_bytes();
-        let ids: Vec<SubscriptionId> = self.subscriptions.ids();
-        for id in ids {
+        for id in self.subscriptions.with(Work::Checked) {
             self.finish_draining(id)?;
             self.finish_retiring(id)?;
             self.expire_disabled(id)?;
@@ -112,8 +112,7 @@ impl Engine {
             return Ok(());
         }
         self.maintenance.expire_letters_at = self.now + ROUND_MS;
-        let ids: Vec<SubscriptionId> = self.subscriptions.ids();
-        for id in ids {
+        for id in self.subscriptions.with(Work::Expiring) {
             if self.expire_dead_letters(id)? {
                 self.maintenance.expire_letters_at = self.now + PORTION_MS;
             }
@@ -156,7 +155,8 @@ impl Engine {
     }
 
     fn count_busy(&mut self) {
-        self.maintenance.busy = self.subscriptions.values().filter(|s| s.tally.waiting > 0).count();
+        let keeping = self.subscriptions.each_with(Work::Keeping);
+        self.maintenance.busy = keeping.filter(|s| s.tally.waiting > 0).count();
     }
 
     /// Bounds memory during recovery as well.

@@ -39,7 +39,7 @@ impl Engine {
     }
 
     /// The parts of the table above, so that a report of too much memory can name the part.
-    pub fn memory_parts(&self) -> [(&'static str, usize); 12] {
+    pub fn memory_parts(&self) -> [(&'static str, usize); 11] {
         let tables = self.store.rows.tables().memory_bytes() + self.store.marks.tables().memory_bytes();
         [
             ("lanes", self.lanes.memory_bytes() + self.lanes.slack_bytes()),
@@ -47,8 +47,7 @@ impl Engine {
             ("changed ids", self.store.marks.memory_bytes()),
             ("end of the log", self.store.log.tail_bytes()),
             ("unread events", self.listed_bytes()),
-            ("lists by age", self.ages_bytes()),
-            ("subscriptions", self.subscriptions.values().map(Subscription::memory_bytes).sum()),
+            ("subscriptions", self.subscriptions.memory_bytes()),
             ("timers", self.wakeups.memory_bytes()),
             ("replays", self.replays.memory_bytes()),
             ("replies that wait for room", self.calls.held_back.bytes()),
@@ -65,7 +64,7 @@ impl Engine {
 }
 
 impl Subscription {
-    fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         let queues = self.flow.ready.capacity() * size_of::<Slot>()
             + self.on_disk.cursor.capacity()
             + self.on_disk.ages_from.capacity();
@@ -74,6 +73,7 @@ impl Subscription {
             + self.tally.memory_bytes()
             + self.unordered.memory_bytes()
             + self.on_disk.edits.memory_bytes()
+            + self.on_disk.by_age.as_ref().map_or(0, |by_age| by_age.memory_bytes())
             + self.on_disk.feed.as_ref().map_or(0, |feed| feed.memory_bytes())
             + queues
     }

@@ -80,6 +80,13 @@ impl<const MAX: usize> RangeCounts<MAX> {
         self.ranges.range(..=to).next_back().is_some_and(|(_, range)| range.last >= from)
     }
 
+    /// The ranges that overlap with these places, inclusive: first and last place of each.
+    pub fn between(&self, from: u64, to: u64) -> impl Iterator<Item = (u64, u64)> {
+        let before = self.ranges.range(..from).next_back().filter(|(_, range)| range.last >= from);
+        let within = (from <= to).then(|| self.ranges.range(from..=to)).into_iter().flatten();
+        before.into_iter().chain(within).map(|(first, range)| (*first, range.last))
+    }
+
     /// Approximate memory use.
     pub fn memory_bytes(&self) -> usize {
         2 * self.ranges.len() * (size_of::<u64>() + size_of::<Range>())
@@ -146,6 +153,13 @@ mod tests {
             }
             for place in &list {
                 prop_assert!(spread.any_between(*place, *place));
+            }
+            for (from, to) in [(0, 0), (5_000, 9_000), (0, 20_000)] {
+                let expected: Vec<(u64, u64)> = spread.ranges.iter()
+                    .map(|(first, range)| (*first, range.last))
+                    .filter(|(first, last)| *first <= to && *last >= from)
+                    .collect();
+                prop_assert_eq!(spread.between(from, to).collect::<Vec<_>>(), expected);
             }
             let count: u32 = spread.ranges.values().map(|range| range.count).sum();
             prop_assert_eq!(count as usize, list.len());

@@ -252,7 +252,8 @@ impl Engine {
             let function = s.document.spec.target.function();
             function.is_some_and(|function| function.namespace == namespace && function.name == name)
         };
-        let its: Vec<SubscriptionId> = self.subscriptions.values().filter(is_it).map(|s| s.id).collect();
+        let suspended = self.subscriptions.each_with(Work::Suspended);
+        let its: Vec<SubscriptionId> = suspended.filter(is_it).map(|s| s.id).collect();
         for id in its {
             if let Some(subscription) = self.subscriptions.get_mut(id) {
                 subscription.flow.suspension.take_if(|held| held.until < Millis::NEVER);

@@ -231,7 +231,7 @@ impl Engine {
             subscription.unread.from =
                 Position(self.store.manifest.checkpoint().next_position.0.saturating_sub(1));
             subscription.flow.endpoint =
-                self.calls.endpoints.of(subscription.namespace, &subscription.document);
+                self.calls.endpoints.join(subscription.namespace, &subscription.document);
             self.subscriptions.add(subscription);
         }
         self.load_unordered()?;

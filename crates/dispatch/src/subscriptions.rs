@@ -1,7 +1,7 @@
 //! All subscriptions: by number, by name, by filters, and by pending work.
 //!
 //! An idle subscription costs memory, but no work per event or per round. Callers change a subscription through
-//! `get_mut`, which notes it. Only noted subscriptions are sorted again and stored by a checkpoint.
+//! `get_mut`, which notes it. Only noted subscriptions are sorted again, measured, and stored by a checkpoint.
 
 use crate::accept::FormerSubscriptions;
 use crate::subscription::Subscription;
@@ -11,6 +11,7 @@ use klambda_core::filter::Index;
 use klambda_core::ids::{NamespaceId, SubscriptionId};
 use klambda_core::subscription::Document;
 use std::collections::{BTreeMap, BTreeSet, btree_map};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 pub struct Subscriptions {
     all: BTreeMap<SubscriptionId, Subscription>,
@@ -29,6 +30,14 @@ pub struct Subscriptions {
     noted: Vec<SubscriptionId>,
     /// Subscriptions that differ from their rows.
     unstored: Vec<SubscriptionId>,
+    /// Subscriptions whose memory may have changed since it was measured.
+    unmeasured: Vec<SubscriptionId>,
+    /// The memory of all subscriptions, as last measured.
+    measured_bytes: usize,
+    /// How many subscriptions have each id window.
+    windows: BTreeMap<u64, usize>,
+    /// How many subscriptions were visited in walks through all of them.
+    walked: AtomicU64,
 }
 
 /// A kind of work for a subscription.
@@ -44,6 +53,14 @@ pub enum Work {
     Overflowing,
     /// The subscription is suspended for a while.
     Suspended,
+    /// Retention must keep events or edits for the subscription.
+    Keeping,
+    /// The subscription has dead letters outside lanes, which may expire.
+    Expiring,
+    /// The subscription is checked in every round: it is being deleted, or it is a disabled webhook endpoint.
+    Checked,
+    /// The subscription has a feed, whose old events are removed.
+    Feeding,
 }
 
 /// The number of owed events per namespace, if not 0.
@@ -67,7 +84,17 @@ impl Owed {
     }
 }
 
-const WORKS: [Work; 5] = [Work::Ready, Work::Cold, Work::Reading, Work::Overflowing, Work::Suspended];
+const WORKS: [Work; 9] = [
+    Work::Ready,
+    Work::Cold,
+    Work::Reading,
+    Work::Overflowing,
+    Work::Suspended,
+    Work::Keeping,
+    Work::Expiring,
+    Work::Checked,
+    Work::Feeding,
+];
 
 impl Work {
     fn is_due(self, subscription: &Subscription) -> bool {
@@ -77,6 +104,10 @@ impl Work {
             Work::Reading => subscription.is_reading(),
             Work::Overflowing => subscription.dead_letters_over() > 0,
             Work::Suspended => subscription.flow.suspension.is_some(),
+            Work::Keeping => subscription.tally.has_pins() || !subscription.on_disk.edits.is_empty(),
+            Work::Expiring => subscription.tally.dead > 0,
+            Work::Checked => subscription.needs_check(),
+            Work::Feeding => subscription.on_disk.feed.is_some(),
         }
     }
 }
@@ -94,6 +125,10 @@ impl Default for Subscriptions {
             owed: Owed::default(),
             noted: Vec::new(),
             unstored: Vec::new(),
+            unmeasured: Vec::new(),
+            measured_bytes: 0,
+            windows: BTreeMap::new(),
+            walked: AtomicU64::new(0),
         }
     }
 }
@@ -115,12 +150,19 @@ impl Subscriptions {
         Some(subscription)
     }
 
+    /// Walks through all subscriptions, for requests and restarts. Events and rounds use `with` and `each_with`.
     pub fn values(&self) -> btree_map::Values<'_, SubscriptionId, Subscription> {
+        self.walked.fetch_add(self.all.len() as u64, Relaxed);
         self.all.values()
     }
 
     pub fn ids(&self) -> Vec<SubscriptionId> {
+        self.walked.fetch_add(self.all.len() as u64, Relaxed);
         self.all.keys().copied().collect()
+    }
+
+    pub fn walked(&self) -> u64 {
+        self.walked.load(Relaxed)
     }
 
     pub fn contains(&self, id: SubscriptionId) -> bool {
@@ -173,6 +215,7 @@ impl Subscriptions {
         by_filters.put(id, &subscription.document.spec.filters);
         self.next = self.next.max(SubscriptionId(id.0 + 1));
         (subscription.noted.to_sort, subscription.noted.to_store) = (true, true);
+        *self.windows.entry(subscription.window_ms()).or_default() += 1;
         self.noted.push(id);
         self.unstored.push(id);
         self.all.insert(id, subscription);
@@ -181,7 +224,11 @@ impl Subscriptions {
     pub fn set_document(&mut self, id: SubscriptionId, document: Document) {
         let Some(subscription) = self.get_mut(id) else { return };
         let is_other = subscription.document.spec.filters != document.spec.filters;
+        let before_ms = subscription.window_ms();
         subscription.set_document(document);
+        let now_ms = subscription.window_ms();
+        *self.windows.entry(now_ms).or_default() += 1;
+        self.forget_window(before_ms);
         if is_other && let Some(subscription) = self.all.get(&id) {
             let by_filters = self.by_filters.entry(subscription.namespace).or_default();
             by_filters.put(id, &subscription.document.spec.filters);
@@ -202,10 +249,27 @@ impl Subscriptions {
         for set in &mut self.by_work {
             set.remove(&id);
         }
-        self.noted.retain(|other| *other != id);
-        self.unstored.retain(|other| *other != id);
+        self.forget_window(subscription.window_ms());
+        self.measured_bytes -= subscription.noted.measured_bytes;
+        for list in [&mut self.noted, &mut self.unstored, &mut self.unmeasured] {
+            list.retain(|other| *other != id);
+        }
         self.removed.push(id);
         Some(subscription)
+    }
+
+    fn forget_window(&mut self, window_ms: u64) {
+        if let Some(users) = self.windows.get_mut(&window_ms) {
+            *users -= 1;
+            if *users == 0 {
+                self.windows.remove(&window_ms);
+            }
+        }
+    }
+
+    /// The longest id window of any subscription.
+    pub fn window_ms_max(&self) -> u64 {
+        self.windows.last_key_value().map_or(0, |(window_ms, _)| *window_ms)
     }
 
     pub fn removed(&self) -> &[SubscriptionId] {
@@ -237,6 +301,28 @@ impl Subscriptions {
         }
     }
 
+    // ---- memory -------------------------------------------------------------------------------------------
+
+    /// Approximate memory of all subscriptions.
+    pub fn memory_bytes(&self) -> usize {
+        let noted = self.noted.iter().filter_map(|id| self.all.get(id)).filter(|s| !s.noted.to_measure);
+        let unmeasured = self.unmeasured.iter().filter_map(|id| self.all.get(id));
+        let changed = noted.chain(unmeasured);
+        changed.fold(self.measured_bytes, |all, s| all + s.memory_bytes() - s.noted.measured_bytes)
+    }
+
+    /// Measures the memory of subscriptions that changed.
+    pub fn measure(&mut self) {
+        self.sort_noted();
+        for id in self.unmeasured.drain(..) {
+            let Some(subscription) = self.all.get_mut(&id) else { continue };
+            subscription.noted.to_measure = false;
+            let bytes = subscription.memory_bytes();
+            let before = std::mem::replace(&mut subscription.noted.measured_bytes, bytes);
+            self.measured_bytes = self.measured_bytes + bytes - before;
+        }
+    }
+
     // ---- selection ----------------------------------------------------------------------------------------
 
     /// Adds the subscriptions of the namespace that match the event, ordered by number.
@@ -259,7 +345,13 @@ impl Subscriptions {
         self.by_work[work as usize].iter().copied().collect()
     }
 
-    /// The same for reading, in no order.
+    /// The first of them from a number on.
+    pub fn first_with(&mut self, work: Work, from: SubscriptionId, limit: usize) -> Vec<SubscriptionId> {
+        self.sort_noted();
+        self.by_work[work as usize].range(from..).take(limit).copied().collect()
+    }
+
+    /// All subscriptions with this kind of work for reading, in no order.
     pub fn each_with(&self, work: Work) -> impl Iterator<Item = &Subscription> {
         let sorted = self.by_work[work as usize].iter().filter_map(|id| self.all.get(id));
         let sorted = sorted.filter(|subscription| !subscription.noted.to_sort);
@@ -274,9 +366,17 @@ impl Subscriptions {
             let owed = subscription.tally.owed();
             let before = std::mem::replace(&mut subscription.noted.owed, owed);
             self.owed.recount(subscription.namespace, before, owed);
+            if !std::mem::replace(&mut subscription.noted.to_measure, true) {
+                self.unmeasured.push(id);
+            }
             for work in WORKS {
-                let set = &mut self.by_work[work as usize];
-                match work.is_due(subscription) {
+                let (set, bit) = (&mut self.by_work[work as usize], 1 << work as u16);
+                let is_due = work.is_due(subscription);
+                if is_due == (subscription.noted.works & bit != 0) {
+                    continue;
+                }
+                subscription.noted.works ^= bit;
+                match is_due {
                     true => set.insert(id),
                     false => set.remove(&id),
                 };

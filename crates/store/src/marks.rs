@@ -20,6 +20,11 @@ use std::sync::Arc;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Identity(u128);
 
+/// An odd number, and the number whose product with it is 1.
+const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
+const INVERSE: u128 = 0x2896_9101_c228_2353_2f07_eb1a_988d_4a1d;
+const _: () = assert!(ODD.wrapping_mul(INVERSE) == 1);
+
 impl Identity {
     pub fn new(key: &[u8; 16], namespace: NamespaceId, source: &str, id: &str) -> Identity {
         let mut hasher = SipHasher13::new_with_key(key);
@@ -33,8 +38,13 @@ impl Identity {
     /// The hash of the mark in one subscription. This is a bijection, so different ids of a subscription never
     /// collide here.
     pub fn within(self, subscription: SubscriptionId) -> u128 {
-        const ODD: u128 = 0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835;
         self.0.wrapping_add(ODD.wrapping_mul(u128::from(subscription.0)))
+    }
+
+    /// The subscription in which the mark of this identity has this hash.
+    pub fn subscription_of(self, hash: u128) -> Option<SubscriptionId> {
+        let number = INVERSE.wrapping_mul(hash.wrapping_sub(self.0));
+        u32::try_from(number).ok().map(SubscriptionId)
     }
 }
 
@@ -196,5 +206,20 @@ impl Mark {
             _ => return Err(Malformed("mark")),
         };
         Ok(Mark { at, time, state })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_hash_names_its_subscription() {
+        let identity = Identity::new(&[7; 16], NamespaceId(3), "/s", "1");
+        for id in [0, 1, 77, u32::MAX].map(SubscriptionId) {
+            assert_eq!(identity.subscription_of(identity.within(id)), Some(id));
+        }
+        let other = Identity::new(&[7; 16], NamespaceId(3), "/s", "2");
+        assert_eq!(identity.subscription_of(other.within(SubscriptionId(1))), None);
     }
 }

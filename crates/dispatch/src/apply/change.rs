@@ -1,12 +1,10 @@
 //! Applies changes of subscriptions: create, update, pause, delete.
 
-use crate::endpoint::EndpointId;
 use crate::endpoint::health::Disabled;
 use crate::engine::{Engine, Failure};
 use crate::lanes::Slot;
 use crate::rows;
 use crate::subscription::{Phase, Reading, Subscription, Tally};
-use hashbrown::HashSet;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::planted::{self, Bug};
 use klambda_core::subscription::Document;
@@ -91,7 +89,7 @@ impl Engine {
             subscription.tally = Tally::new(self.config.log.segment_bytes);
             subscription.decide_on_ages();
             subscription.notes.began_late = began_late;
-            subscription.flow.endpoint = self.calls.endpoints.of(namespace, &subscription.document);
+            subscription.flow.endpoint = self.calls.endpoints.join(namespace, &subscription.document);
             self.subscriptions.add(subscription);
             return Ok(());
         };
@@ -163,19 +161,11 @@ impl Engine {
         change(&mut document);
         let before = std::mem::replace(
             &mut subscription.flow.endpoint,
-            self.calls.endpoints.of(subscription.namespace, &document),
+            self.calls.endpoints.join(subscription.namespace, &document),
         );
-        let moved = before != subscription.flow.endpoint;
         self.subscriptions.set_document(id, document);
         self.rouse(id);
-        if moved {
-            self.forget_endpoints();
-        }
-    }
-
-    fn forget_endpoints(&mut self) {
-        let used: HashSet<EndpointId> = self.subscriptions.values().map(|s| s.flow.endpoint).collect();
-        self.calls.endpoints.keep(|endpoint| used.contains(&endpoint));
+        self.calls.endpoints.leave(before);
     }
 
     pub(crate) fn remove_subscription(&mut self, id: SubscriptionId) {
@@ -184,7 +174,7 @@ impl Engine {
         if self.subscriptions.named(subscription.name()).is_none() {
             self.metrics.forget(subscription.name());
         }
-        self.forget_endpoints();
+        self.calls.endpoints.leave(subscription.flow.endpoint);
         self.replays.forget(id);
         let slots: Vec<Slot> = self
             .lanes

@@ -10,6 +10,7 @@ use crate::engine::{Engine, Failure};
 use crate::known_ids::life_ms;
 use crate::rows;
 use crate::subscription::Subscription;
+use crate::subscriptions::Work;
 use klambda_core::ids::SubscriptionId;
 use klambda_core::lane::Entry;
 use klambda_core::time::Millis;
@@ -49,8 +50,7 @@ pub(super) struct Expiring {
 impl Engine {
     /// The longest lifetime of a mark.
     fn life_ms_max(&self) -> u64 {
-        let windows = self.subscriptions.values().map(|s| s.document.spec.idempotency.ttl_ms);
-        life_ms(windows.max().unwrap_or(0).max(24 * 3_600_000))
+        life_ms(self.subscriptions.window_ms_max().max(24 * 3_600_000))
     }
 
     /// Starts expiring the oldest table if it is past every window.
@@ -103,8 +103,16 @@ impl Engine {
         let before = *before;
         let (page, mut next) = Marks::page(table, *from, READ_AT_ONCE)?;
         let (mut looked_up, mut renewed) = (0, 0);
+        let pinned = self.pinned_near(page.iter().map(|(_, mark)| mark.at));
+        let is_reading = self.is_catching_up();
+        // Checks without reading from disk.
+        let may_wait = |mark: &Mark| match mark.state {
+            State::Taken(_) => pinned.contains(mark.at),
+            State::Later(_) => is_reading || pinned.contains(mark.at),
+            State::Delivered(_) | State::Released(_) => false,
+        };
         for (hash, mark) in page {
-            if !self.may_wait(&mark) {
+            if !may_wait(&mark) {
                 continue;
             }
             if looked_up == LOOKED_UP_AT_ONCE {
@@ -128,26 +136,19 @@ impl Engine {
         Ok(())
     }
 
-    /// Checks without reading from disk.
-    fn may_wait(&self, mark: &Mark) -> bool {
-        matches!(mark.state, State::Taken(_) | State::Later(_))
-            && self.subscriptions.values().any(|s| s.will_read(mark) || self.is_pinned_by(s.id, mark.at))
-    }
-
     /// True if the mark still counts and its event is pending or a dead letter of the mark's subscription.
     fn is_mark_needed(&mut self, hash: u128, mark: &Mark) -> Result<bool, Failure> {
         if self.store.marks.newest(hash)?.as_ref() != Some(mark) || self.is_gone(mark.at)? {
             return Ok(false);
         }
-        let identity = self.identity_at(mark.at)?;
-        for subscription in self.subscriptions.values() {
-            let id = subscription.id;
-            let is_needed = match identity {
-                Some(identity) if identity.within(id) != hash => false,
-                Some(_) => subscription.will_read(mark) || self.is_waiting(id, mark)?,
-                None => self.is_outside_lanes(id, mark)?,
-            };
-            if is_needed {
+        if let Some(identity) = self.identity_at(mark.at)? {
+            let holder = identity.subscription_of(hash).and_then(|id| self.subscriptions.get(id));
+            let Some(holder) = holder else { return Ok(false) };
+            return Ok(holder.will_read(mark) || self.is_waiting(holder.id, mark)?);
+        }
+        // The event cannot be read, so its mark may belong to any subscription that keeps an event there.
+        for subscription in self.subscriptions.each_with(Work::Keeping).filter(|s| s.tally.pins(mark.at)) {
+            if self.is_outside_lanes(subscription.id, mark)? {
                 return Ok(true);
             }
         }

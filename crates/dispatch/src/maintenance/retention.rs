@@ -3,6 +3,7 @@
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
 use crate::subscription::{Phase, Reading, Subscription};
+use crate::subscriptions::Work;
 use klambda_core::event_codec::EventView;
 use klambda_core::ids::{Position, SubscriptionId};
 use klambda_core::key::{self, Key};
@@ -33,6 +34,40 @@ pub(super) struct Retention {
     sweep_from: Vec<u8>,
     /// The feed that is trimmed next.
     trim_from: SubscriptionId,
+    keepers: Keepers,
+}
+
+/// The subscriptions that may keep events in one block of the log. Events are looked at one after the other, so a
+/// block is searched once for all of its events.
+#[derive(Default)]
+struct Keepers {
+    block: Option<u64>,
+    ids: Vec<SubscriptionId>,
+}
+
+/// The length of a block is two to the power of this number, in bytes.
+const BLOCK_SHIFT: u32 = 16;
+
+/// The stretches of the log that contain pinned events of any subscription: first and last address, sorted.
+pub(super) struct Pinned(Vec<(LogAddress, LogAddress)>);
+
+impl Pinned {
+    fn new(mut stretches: Vec<(LogAddress, LogAddress)>) -> Pinned {
+        stretches.sort_unstable();
+        stretches.dedup_by(|next, before| {
+            let overlaps = next.0 <= before.1;
+            if overlaps {
+                before.1 = before.1.max(next.1);
+            }
+            overlaps
+        });
+        Pinned(stretches)
+    }
+
+    pub fn contains(&self, at: LogAddress) -> bool {
+        let after = self.0.partition_point(|(first, _)| *first <= at);
+        after > 0 && at <= self.0[after - 1].1
+    }
 }
 
 /// A restart reads the log from the checkpoint on and repeats every step with its event. So a segment must stay until
@@ -62,7 +97,7 @@ impl Engine {
     pub(super) fn retirable(&mut self) -> Option<Segment> {
         let segments = self.store.log.segments();
         let (oldest, next) = (segments.first()?.clone(), segments.get(1)?);
-        let reading = self.subscriptions.values().filter_map(|s| match s.phase {
+        let reading = self.subscriptions.each_with(Work::Reading).filter_map(|s| match s.phase {
             // History is kept only for subscriptions that read their past. Unread events of a lagging subscription
             // are counted as missed.
             Phase::CatchingUp { cursor, why: Reading::Past, .. } => Some(cursor),
@@ -94,7 +129,7 @@ impl Engine {
         let segments = self.store.log.segments();
         let next = segments.iter().find(|other| other.base > segment.base);
         let end = next.map_or(self.store.log.next_position(), |next| next.first_position);
-        self.subscriptions.values().all(|s| s.has_read_up_to(end))
+        self.subscriptions.each_with(Work::Reading).all(|s| s.has_read_up_to(end))
     }
 
     /// Processes the oldest segment: copies its pending events forward, then deletes it.
@@ -110,6 +145,7 @@ impl Engine {
         if self.maintenance.retention.irremovable == Some(segment.base) {
             return Ok(());
         }
+        self.maintenance.retention.keepers = Keepers::default();
         let reader = self.store.log.reader();
         let mut at = at;
         for _ in 0..FRAMES_AT_ONCE {
@@ -147,7 +183,7 @@ impl Engine {
 
     /// The lowest address of any pending event or dead letter.
     pub(super) fn first_pin(&self) -> LogAddress {
-        let pins = self.subscriptions.values();
+        let pins = self.subscriptions.each_with(Work::Keeping);
         let pins = pins.flat_map(|s| s.tally.first_pin().into_iter().chain(s.on_disk.edits.first()));
         pins.min().unwrap_or(LogAddress(u64::MAX))
     }
@@ -162,7 +198,30 @@ impl Engine {
     pub(super) fn has_pins(&self, segment: &Segment) -> bool {
         let (from, to) = (segment.base, segment.end());
         let pins = |s: &Subscription| s.tally.pins_between(from, to) || s.on_disk.edits.any_between(from, to);
-        self.subscriptions.values().any(pins)
+        self.subscriptions.each_with(Work::Keeping).any(pins)
+    }
+
+    /// The pinned stretches around these addresses.
+    pub(super) fn pinned_near(&self, addresses: impl Iterator<Item = LogAddress> + Clone) -> Pinned {
+        let (Some(from), Some(to)) = (addresses.clone().min(), addresses.max()) else {
+            return Pinned(Vec::new());
+        };
+        let keeping = self.subscriptions.each_with(Work::Keeping);
+        Pinned::new(keeping.flat_map(|s| s.tally.pinned_between(from, to)).collect())
+    }
+
+    /// Finds the subscriptions that may keep events in the block of this address.
+    fn find_keepers(&mut self, at: LogAddress) {
+        let block = at.0 >> BLOCK_SHIFT;
+        if self.maintenance.retention.keepers.block == Some(block) {
+            return;
+        }
+        let (first, last) = (LogAddress(block << BLOCK_SHIFT), LogAddress(((block + 1) << BLOCK_SHIFT) - 1));
+        let keeping = self.subscriptions.each_with(Work::Keeping);
+        let near = keeping.filter(|s| s.tally.pins_between(first, last));
+        let mut ids: Vec<SubscriptionId> = near.map(|s| s.id).collect();
+        ids.sort_unstable();
+        self.maintenance.retention.keepers = Keepers { block: Some(block), ids };
     }
 
     pub(super) fn drop_segment(&mut self, end: LogAddress) -> Result<(), Failure> {
@@ -211,6 +270,7 @@ impl Engine {
             edited @ Record::Edited { position, .. } => return self.keep_edit(at, position, edited),
             _ => return Ok(()),
         };
+        self.find_keepers(from);
         let needed = self.routes_of_waiting(from, position, routes, body)?;
         if needed.is_empty() || planted::is_on(Bug::RetentionForgets) {
             return Ok(());
@@ -223,7 +283,8 @@ impl Engine {
     /// Writes an edit again if its dead letter still needs it. The dead letter may have moved to another subscription.
     fn keep_edit(&mut self, at: LogAddress, position: Position, edited: Record<'_>) -> Result<(), Failure> {
         let holds = |s: &&Subscription| s.on_disk.edits.get(position).is_some_and(|edit| edit.at == at);
-        let Some(holder) = self.subscriptions.values().find(holds).map(|s| s.id) else { return Ok(()) };
+        let holder = self.subscriptions.each_with(Work::Keeping).find(holds).map(|s| s.id);
+        let Some(holder) = holder else { return Ok(()) };
         if let Record::Edited { time, position, number, by, event, .. } = edited {
             let again = Record::Edited { time, subscription: holder, position, number, by, event };
             self.maintenance.retention.copied = self.commit(&again)?;
@@ -241,7 +302,10 @@ impl Engine {
         body: &[u8],
     ) -> Result<Vec<Route<'a>>, Failure> {
         let mut needed = Vec::new();
-        for id in self.subscriptions.values().filter(|s| s.tally.pins(from)).map(|s| s.id) {
+        for id in self.maintenance.retention.keepers.ids.iter().copied() {
+            if !self.is_pinned_by(id, from) {
+                continue;
+            }
             let is_waiting = self.is_single_or_letter(id, position)?
                 || self.is_queued(id, from)?
                 || match self.key_by_rules(id, body)? {
@@ -356,8 +420,7 @@ impl Engine {
     pub(super) fn trim_feeds(&mut self) -> Result<(), Failure> {
         const AT_ONCE: usize = 64;
         let from = std::mem::take(&mut self.maintenance.retention.trim_from);
-        let feeds = self.subscriptions.values().filter(|s| s.id >= from && s.on_disk.feed.is_some());
-        let ids: Vec<SubscriptionId> = feeds.take(AT_ONCE + 1).map(|subscription| subscription.id).collect();
+        let ids = self.subscriptions.first_with(Work::Feeding, from, AT_ONCE + 1);
         for id in ids.iter().take(AT_ONCE) {
             self.trim_calls(*id)?;
             if !self.trim_feed(*id)? {
@@ -374,9 +437,10 @@ impl Engine {
         const AT_ONCE: usize = 10_000;
         let from = std::mem::take(&mut self.maintenance.retention.sweep_from);
         let copies = self.store.rows.scan(&[rows::KEPT], &from, AT_ONCE)?;
+        let from = |row: &[u8]| LogAddress(rows::number_of(row));
+        let pinned = self.pinned_near(copies.iter().map(|(row, _)| from(row)));
         for (row, _) in &copies {
-            let at = LogAddress(rows::number_of(row));
-            if !self.subscriptions.values().any(|subscription| subscription.tally.pins(at)) {
+            if !pinned.contains(from(row)) {
                 self.store.rows.delete(row);
             }
         }

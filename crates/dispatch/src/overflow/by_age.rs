@@ -80,7 +80,7 @@ impl ByAge {
     }
 
     /// Approximate memory use.
-    fn memory_bytes(&self) -> usize {
+    pub(crate) fn memory_bytes(&self) -> usize {
         const RESIDENT_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Slot>());
         const STORED_BYTES: usize = 2 * (size_of::<Position>() + size_of::<Box<str>>());
         let keys: usize = self.stored.values().map(|key| key.len()).sum();
@@ -124,15 +124,6 @@ impl Subscription {
 }
 
 impl Engine {
-    /// Memory used by the lists of lanes by age.
-    pub(crate) fn ages_bytes(&self) -> usize {
-        self.subscriptions
-            .values()
-            .filter_map(|s| s.on_disk.by_age.as_ref())
-            .map(|by_age| by_age.memory_bytes())
-            .sum()
-    }
-
     /// Updates the row by age.
     pub(crate) fn store_age(&mut self, slot: Slot) {
         let Some(resident) = self.lanes.get_mut(slot) else { return };
