@@ -71,6 +71,11 @@ impl Subscription {
         } else if !self.is_below_tenths(10) {
             self.unread.has_room = false;
         }
+        if self.is_below_tenths(9) {
+            self.unread.gaps_expire = false;
+        } else if self.is_held_up() && !self.is_below_tenths(20) {
+            self.unread.gaps_expire = true;
+        }
     }
 
     /// True if the dead letters are at a limit that must not be exceeded.
@@ -88,11 +93,17 @@ impl Subscription {
         self.is_ordered() && !self.is_paused() && self.tally.waiting > 0 && moving == 0
     }
 
+    /// True if an unread event may belong to a lane under the current rules. Which events of its past a new
+    /// subscription takes is unknown until it reads them.
+    fn may_have_unread(&self) -> bool {
+        let reads_past = matches!(self.phase, Phase::CatchingUp { why: Reading::Past, .. });
+        (reads_past && self.next_rules.document.is_none()) || self.unread_under_rules() > 0
+    }
+
     /// Gap timers stop while the missing event may be among the unread ones. They run again when no lane moves and
     /// nothing more is read.
     pub(crate) fn stops_gap_timers(&self) -> bool {
-        let is_moving = !self.is_held_up() || self.is_below_tenths(20);
-        self.is_behind() && self.unread_under_rules() > 0 && is_moving
+        self.is_reading() && self.may_have_unread() && !self.unread.gaps_expire
     }
 }
 
@@ -238,6 +249,8 @@ impl Engine {
                 tally.later_bytes,
                 tally.later_since.rfc3339()
             ));
+        }
+        if subscription.is_reading() {
             messages.extend(self.blocking_reason(subscription));
         }
         let limit_ms = subscription.document.spec.backlog.age_max_ms;

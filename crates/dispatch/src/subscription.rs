@@ -124,6 +124,9 @@ pub struct Unread {
     pub unreadable: Option<Position>,
     /// There was room at the last check. The subscription then reads until it is full.
     pub has_room: bool,
+    /// Nothing could be delivered at twice the limit, so gap timers run until there is room. If they stopped as soon as
+    /// one lane moves, the gaps of all lanes would time out one after the other.
+    pub gaps_expire: bool,
 }
 
 /// Lanes on disk, dead letters outside the lanes, edited dead letters, and the feed.
