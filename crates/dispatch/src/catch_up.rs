@@ -20,7 +20,8 @@ use klambda_store::address::{Kept, LogAddress};
 use klambda_store::log;
 use klambda_store::record::{Change, EventHead, Missed, Record, Route, To};
 
-/// How much is read in one step: a number of events, or frames of the log, where a frame counts as `FRAME_EVENTS`.
+/// How many events all subscriptions together read in one round. Searching a frame of the log counts as reading
+/// `FRAME_EVENTS`, even if it has fewer.
 const EVENTS_AT_ONCE: usize = 8192;
 const FRAME_EVENTS: usize = EVENTS_AT_ONCE / 32;
 
@@ -230,11 +231,21 @@ impl Engine {
     }
 
     pub(crate) fn catch_up_all(&mut self) -> Result<(), Failure> {
-        let ids = self.subscriptions.with(Work::Reading);
+        let mut ids = self.subscriptions.with(Work::Reading);
         self.share_lists(ids.len());
         self.maintenance.reads_on = false;
-        for id in ids {
-            self.maintenance.reads_on |= self.catch_up(id)?;
+        let first = ids.partition_point(|id| *id < self.maintenance.reads_next);
+        ids.rotate_left(first);
+        let mut left = EVENTS_AT_ONCE;
+        for (n, id) in ids.iter().enumerate() {
+            if left == 0 {
+                // The next round begins with the subscriptions that this one did not reach.
+                self.maintenance.reads_next = *id;
+                self.maintenance.reads_on = true;
+                break;
+            }
+            let share = (left / (ids.len() - n)).max(FRAME_EVENTS);
+            self.maintenance.reads_on |= self.catch_up(*id, share, &mut left)?;
         }
         Ok(())
     }
@@ -261,20 +272,29 @@ impl Engine {
 
     /// Memory used by the lists of unread events.
     pub(crate) fn listed_bytes(&self) -> usize {
-        self.subscriptions.each_with(Work::Reading).map(|s| s.unread.listed.capacity() * size_of::<Entry>()).sum()
+        self.subscriptions
+            .each_with(Work::Reading)
+            .map(|s| s.unread.listed.capacity() * size_of::<Entry>())
+            .sum()
     }
 
-    /// Returns true if there is more to read immediately.
-    pub(crate) fn catch_up(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+    /// Reads for one subscription, outside the budget of a round.
+    pub(crate) fn catch_up_one(&mut self, id: SubscriptionId) -> Result<bool, Failure> {
+        let mut left = EVENTS_AT_ONCE;
+        self.catch_up(id, left, &mut left)
+    }
+
+    /// Reads about `share` of the `left` events. Returns true if there is more to read immediately.
+    fn catch_up(&mut self, id: SubscriptionId, share: usize, left: &mut usize) -> Result<bool, Failure> {
         if self.begin_rules(id)? {
             return Ok(true);
         }
-        let mut left = EVENTS_AT_ONCE;
-        while left > 0 {
+        let end = left.saturating_sub(share);
+        while *left > end {
             if !self.may_read(id) {
                 return Ok(false);
             }
-            match self.read_on(id, Fate::Routed, &mut left)? {
+            match self.read_on(id, Fate::Routed, left)? {
                 Read::Some => {}
                 Read::Nothing => return Ok(false),
                 Read::All => {
@@ -322,8 +342,12 @@ impl Engine {
     fn read_on(&mut self, id: SubscriptionId, fate: Fate, left: &mut usize) -> Result<Read, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(Read::Nothing) };
         if !subscription.is_all_listed() {
-            *left = left.saturating_sub(FRAME_EVENTS);
-            return self.read_frame(id, fate);
+            let mut events = 0;
+            let read = self.read_frame(id, fate, &mut events)?;
+            // Subscriptions that cannot read on use nothing up, so a round never ends early because of them.
+            let least = if read == Read::Some { FRAME_EVENTS } else { 0 };
+            *left = left.saturating_sub(events.max(least));
+            return Ok(read);
         }
         let forgets = planted::is_on(Bug::CatchUpEndsEarly) && subscription.unread.listed.len() == 1;
         match subscription.unread.listed.front().filter(|_| !forgets).copied() {
@@ -349,7 +373,8 @@ impl Engine {
         }
     }
 
-    fn read_frame(&mut self, id: SubscriptionId, fate: Fate) -> Result<Read, Failure> {
+    /// Counts the events that it reads.
+    fn read_frame(&mut self, id: SubscriptionId, fate: Fate, events: &mut usize) -> Result<Read, Failure> {
         let Some(subscription) = self.subscriptions.get(id) else { return Ok(Read::Nothing) };
         let Phase::CatchingUp { cursor, done, .. } = subscription.phase else { return Ok(Read::Nothing) };
         let frame = match self.store.log.reader().frame(cursor.max(self.store.log.oldest())) {
@@ -369,6 +394,7 @@ impl Engine {
                     if fate == Fate::Routed && !self.may_read_at(id, position) {
                         return Ok(Read::Nothing);
                     }
+                    *events += 1;
                     let entry = entry(position, *at, time, event.len() as u32);
                     let head = EventHead { namespace, time, routes: &routes, emitted };
                     self.read_event_of(id, entry, head, event, fate)?;

@@ -34,6 +34,8 @@ pub struct Maintenance {
     expire_letters_at: Millis,
     /// Some subscription can read more of the log immediately.
     pub reads_on: bool,
+    /// The subscription that reads first in the next round, or the next one after it.
+    pub reads_next: SubscriptionId,
     /// How many unread events of a subscription are listed in memory.
     pub listed_max: usize,
     pub audit: Option<Numbers>,

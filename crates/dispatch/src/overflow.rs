@@ -146,7 +146,7 @@ impl Engine {
         if !self.is_disabled(id) || !self.subscriptions.get(id).is_some_and(is_unread) {
             return Ok(false);
         }
-        self.catch_up(id)?;
+        self.catch_up_one(id)?;
         Ok(true)
     }
 
