@@ -204,7 +204,7 @@ impl Replays {
 
     /// When the next dead letter may be replayed. A queue with a dead letter in flight waits for its outcome.
     pub fn wake_at(&self) -> Option<Millis> {
-        if self.work.values().any(|work| work.plan.as_ref().is_some_and(|plan| !plan.is_done())) {
+        if self.work.values().any(|work| work.plan.as_ref().is_some_and(|plan| plan.has_more())) {
             return Some(Millis::ZERO);
         }
         let waits = |work: &&Work| work.active.iter().any(|queue| queue.current.is_none());

@@ -37,6 +37,11 @@ impl Plan {
         self.todo.is_empty()
     }
 
+    /// True if there are more dead letters to check or to discard.
+    pub(super) fn has_more(&self) -> bool {
+        !self.is_done() || !self.discards.is_empty()
+    }
+
     pub(super) fn memory_bytes(&self) -> usize {
         let places =
             self.places.capacity() * size_of::<((SubscriptionId, Option<String>, Position), (Millis, u64))>();
