@@ -126,7 +126,10 @@ impl Query {
             Some(_) => Ok(()),
             None => {
                 let columns = kind.column_names().join(", ").to_lowercase();
-                Err(Usage(format!("--sort-by: {} have no column {by:?}; columns: {columns}", kind.plural_in_words())))
+                Err(Usage(format!(
+                    "--sort-by: {} have no column {by:?}; columns: {columns}",
+                    kind.plural_in_words()
+                )))
             }
         }
     }
