@@ -237,7 +237,7 @@ mod tests {
             "Waiting for:    a person: resume, skip or replay",
             "First event:    e7, order.paid from /shop, at position 1042",
             r"  klambda lane resume orders 'it'\''s 42'   retry the first event",
-            "  3m12s   2026-01-01T00:00:00Z   parked   1042       e7      -        -          -",
+            "  3m12s   2026-01-01T00:00:00.000Z   parked   1042       e7      -        -          -",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
         }
