@@ -108,7 +108,6 @@ fn mistakes(shell: &Shell) {
         (&["get", "pods"], "types: functions, agents, subscriptions"),
         (&["describe", "function"], "the name is missing"),
         (&["get", "subs", "-l", "app=shop"], "subscriptions have no labels"),
-        (&["get", "all", "-l", "app=shop"], "subscriptions have no labels"),
         (&["get", "functions", "--reason", "late"], "--reason: functions have no such filter"),
         (&["get", "subs", "--sort-by", "colour"], "subscriptions have no column \"colour\""),
         (&["get", "subs", "--sort-by", ".spec.colour"], "no subscription has .spec.colour"),
@@ -386,7 +385,7 @@ fn what_cannot_be_undone_needs_a_yes() {
 fn habits_from_kubectl_work() {
     let shell = shop();
     assert_eq!(shell.ok(&["get", "all", "-l", "tier=web", "-o", "name"]), "function/a\n");
-    let (_, entries, told) = sh(&shell, "klambda get audit -o name | xargs klambda get -o name");
+    let (_, entries, told) = sh(&shell, "klambda get audit -o name | xargs \"$KLAMBDA\" get -o name");
     assert_eq!((entries.as_str(), told.as_str()), (shell.ok(&["get", "audit", "-o", "name"]).as_str(), ""));
     assert_eq!(shell.fails(&["get", "audit/999"]).0, 4);
     for name in ["sub/orders", "subscription/orders", "orders"] {
@@ -411,7 +410,7 @@ fn messages_name_the_cause() {
         (&["get", "sub/../x"], 4, "error: subscription/../x not found\n"),
         (&["event", "tail", "--after", "x"], 2, "'--after <POSITION>': expected a whole number\n"),
         (&["wait", "sub/x"], 2, "for other types, use --for=Deleted"),
-        (&["get", "dlq", "-A", "-n", "x"], 2, "Usage: klambda get --all-namespaces [TYPE[/NAME]]..."),
+        (&["get", "dlq", "-A", "-n", "x"], 2, "Usage: klambda get --all-namespaces <TYPE[/NAME]>..."),
         (&["upgrade-check", "."], 1, "it is not a data folder"),
         (&["serve", "--data", "bomb.yaml"], 1, "bomb.yaml is a file, not a folder"),
         (&["apply", "-f", "bomb.yaml"], 2, "bomb.yaml: the document is too large or too deeply nested"),

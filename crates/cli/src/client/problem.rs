@@ -57,9 +57,9 @@ impl fmt::Display for Problem {
 
 impl Problem {
     /// What follows `not found` in the message, such as the namespace. `None` for other problems.
-    pub fn not_found(&self) -> Option<&str> {
+    pub fn not_found(&self) -> Option<String> {
         let detail = self.body["detail"].as_str().filter(|_| self.is("not-found"))?;
-        detail.split_once(" not found").map(|(_, rest)| rest)
+        detail.split_once(" not found").map(|(_, rest)| in_flags(rest))
     }
 
     /// Whether the last part of its type is this.

@@ -3,7 +3,7 @@
 use super::describe::duration_of;
 use crate::function::error;
 use crate::output::{Sheet, Table, cell, counted, number, text};
-use crate::time::{age_of, relative};
+use crate::time::{age_of, fixed, relative};
 use klambda_core::namespace;
 use klambda_core::time::Millis;
 use serde_json::Value;
@@ -184,8 +184,8 @@ fn timeline(lane: &Value, now: Millis) -> Option<Table> {
     let names = ["AGE", "AT", "STEP", "POSITION", "EVENT", "STATUS", "DURATION", "DETAIL"];
     let mut table = Table::new(&names);
     for step in steps {
-        let at = ["/at", "/step", "/position", "/id", "/status"];
-        let mut row = vec![age_of(text(step, "/at").as_deref(), now)];
+        let at = ["/step", "/position", "/id", "/status"];
+        let mut row = vec![age_of(text(step, "/at").as_deref(), now), fixed(&cell(step, "/at"))];
         row.extend(at.map(|at| cell(step, at)));
         let detail = text(step, "/detail").or_else(|| text(step, "/answer"));
         row.extend([duration_of(step), detail.map_or_else(|| "-".to_owned(), |detail| error(&detail))]);
@@ -237,7 +237,7 @@ mod tests {
             "Waiting for:    a person: resume, skip or replay",
             "First event:    e7, order.paid from /shop, at position 1042",
             r"  klambda lane resume orders 'it'\''s 42'   retry the first event",
-            "  3m12s   2026-01-01T00:00:00Z   parked   1042       e7      -        -          -",
+            "  3m12s   2026-01-01T00:00:00.000Z   parked   1042       e7      -        -          -",
         ] {
             assert!(text.lines().any(|found| found == line), "{line}\nnot in\n{text}");
         }

@@ -92,10 +92,11 @@ pub fn yaml_fault(error: &serde_saphyr::Error) -> String {
             location.column()
         );
     }
-    if let serde_saphyr::Error::Budget { .. } = error {
+    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
+    // The parser shows its own limits, for example of nodes behind aliases, as they are in its code.
+    if text.contains("limits breached") {
         return "the document is too large or too deeply nested".to_owned();
     }
-    let text = error.render_with_formatter(&serde_saphyr::UserMessageFormatter);
     text.lines().map(str::trim).collect::<Vec<_>>().join(" ")
 }
 

@@ -46,7 +46,7 @@ impl Body {
 fn length(count: usize) -> String {
     match count {
         0..1024 => format!("{count} bytes"),
-        _ => format!("{}B", size(count as u64)),
+        _ => size(count as u64),
     }
 }
 
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn long_bodies_are_cut_unless_asked_for() {
         let long = Body::new("ä".repeat(2_000).as_bytes());
-        assert_eq!(long.shown(false), format!("{}… (3.9KiB)", "ä".repeat(120)));
+        assert_eq!(long.shown(false), format!("{}… (3.9 KiB)", "ä".repeat(120)));
         assert_eq!(long.shown(true), "ä".repeat(2_000));
         let binary = Body::new(&[0xff; 100]);
         assert_eq!(binary.shown(false), format!("{}… (100 bytes)", "ff".repeat(40)));
