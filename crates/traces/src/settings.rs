@@ -82,13 +82,16 @@ pub enum Error {
     Randomness(getrandom::Error),
 }
 
+/// The content of a file in PEM format.
+type Pem = Vec<u8>;
+
 impl Tls {
-    pub fn ca(&self) -> Result<Option<Vec<u8>>, Error> {
+    pub fn ca(&self) -> Result<Option<Pem>, Error> {
         self.ca.as_ref().map(read).transpose()
     }
 
     /// Certificate and key.
-    pub fn client(&self) -> Result<Option<(Vec<u8>, Vec<u8>)>, Error> {
+    pub fn client(&self) -> Result<Option<(Pem, Pem)>, Error> {
         match (&self.certificate, &self.key) {
             (Some(certificate), Some(key)) => Ok(Some((read(certificate)?, read(key)?))),
             _ => Ok(None),
@@ -96,7 +99,7 @@ impl Tls {
     }
 }
 
-fn read(path: &PathBuf) -> Result<Vec<u8>, Error> {
+fn read(path: &PathBuf) -> Result<Pem, Error> {
     std::fs::read(path).map_err(|source| Error::File { path: path.clone(), source })
 }
 
