@@ -284,7 +284,7 @@ fn a_batch_of_a_webhook_endpoint_is_linked() {
     let server = serve(folder.path(), &collector.grpc(), &[ALL, ("OTEL_EXPORTER_OTLP_PROTOCOL", "grpc")]);
     let document = json!({
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "WebhookEndpoint", "metadata": {"name": "partner"},
-        "spec": {"url": receiver.url, "batch": {"maxEvents": 10}, "ordering": {"key": {"attribute": "partitionkey"}}},
+        "spec": {"url": receiver.url, "batch": {"maxEvents": 10}, "workflowKey": {"attribute": "partitionkey"}},
     });
     put(format!("{}/api/v1/webhooks/endpoints/partner", server.url), &document);
     let batch: Vec<Value> = (0..5).map(|n| event(&format!("e{n}"), "order.placed", None)).collect();
@@ -329,7 +329,13 @@ fn handlers_of_each_language_continue_the_trace_and_replies_are_linked() {
                 "triggers": [{"filter": {"type": format!("call.{name}")}}],
             },
         });
-        put(format!("{}/api/v1/lambda/functions/{name}?apply=true", server.url), &document);
+        let url = format!("{}/api/v1/lambda/functions/{name}", server.url);
+        put(format!("{url}?apply=true"), &document);
+        eventually("the function is ready", || {
+            let mut answer = agent().get(&url).call().map_err(|error| error.to_string())?;
+            let seen: Value = answer.body_mut().read_json().map_err(|error| error.to_string())?;
+            if seen["status"]["phase"] == "Ready" { Ok(()) } else { Err(format!("{seen:#}")) }
+        });
         check_language(&server, &collector, &receiver, name);
     }
     for name in ["operator.reconcile", "operator.build.create", "operator.service.create"] {

@@ -8,6 +8,7 @@ use klambda_functions::resource::Resource;
 use std::time::{Duration, SystemTime};
 
 const GENERATION: u8 = 0x40;
+const FIRST: u8 = 0x41;
 
 /// The trace of one generation.
 struct Generation<'a> {
@@ -37,7 +38,8 @@ impl Shared {
             .text(&metadata.uid)
             .number(metadata.generation);
         let trace = derived.trace_id();
-        tracer.sampled(trace).then(|| Generation { tracer, trace, first: derived.span_id() })
+        let first = || Derivation::new(FIRST).trace(trace).span_id();
+        tracer.sampled(trace).then(|| Generation { tracer, trace, first: first() })
     }
 
     /// Records a plan. `is_first`: it is the first of its generation.

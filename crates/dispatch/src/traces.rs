@@ -46,9 +46,8 @@ impl Tracer {
 
     /// The context of a new span that continues `parent`, or begins a trace.
     pub fn begin(&self, parent: Option<&Context>) -> Context {
-        let random = self.random();
-        let trace = parent.map_or_else(|| random.trace_id(), |parent| parent.trace);
-        Context { trace, span: random.span_id(), is_sampled: self.sampler().samples(parent, trace) }
+        let trace = parent.map_or_else(|| self.random().trace_id(), |parent| parent.trace);
+        Context { trace, span: self.span_id(), is_sampled: self.sampler().samples(parent, trace) }
     }
 
     /// The id of a span that nothing else refers to.
@@ -56,7 +55,7 @@ impl Tracer {
         self.random().span_id()
     }
 
-    /// The context of a span in a trace that begins here and whose id is known.
+    /// Whether a trace that begins here is recorded.
     pub fn sampled(&self, trace: TraceId) -> bool {
         self.sampler().samples(None, trace)
     }
