@@ -18,6 +18,9 @@ use crate::bench::{Args, interrupt};
 const ROUNDS_MIN: u32 = 20;
 const SAMPLE_RATE: f64 = 0.1;
 
+/// One round of a pair.
+type Side = fn(&Pair) -> &Round;
+
 #[derive(Serialize)]
 struct Pair {
     off: Round,
@@ -62,8 +65,7 @@ fn report(args: &Args, rounds: u32, pairs: &[Pair]) -> anyhow::Result<Report> {
     let ratio = interval(&ratios);
     let detail = format!("95%: {:.3} to {:.3}, median {:.3}", ratio.low, ratio.high, ratio.median);
     let mut table = Table::new(&["medians", "events/s", "CPU µs/event", "accept p50", "p99"]);
-    let sides: [(&str, fn(&Pair) -> &Round); 2] =
-        [("off", |pair| &pair.off), ("sampling 0.1", |pair| &pair.on)];
+    let sides: [(&str, Side); 2] = [("off", |pair| &pair.off), ("sampling 0.1", |pair| &pair.on)];
     let mut faults = Faults::default();
     for (name, side) in sides {
         let of = |value: fn(&Round) -> f64| median(pairs.iter().map(|pair| value(side(pair))));
