@@ -471,7 +471,15 @@ fn named_metrics() -> BTreeSet<String> {
         found.extend(words.filter(is_metric).map(str::to_owned));
     }
     // Crates, files and members of log lines have names of this kind, too.
-    let others = ["klambda_store", "klambda_dispatch", "event_codec", "event_id", "event_type"];
+    let others = [
+        "klambda_store",
+        "klambda_dispatch",
+        "event_codec",
+        "event_id",
+        "event_sequence",
+        "event_source",
+        "event_type",
+    ];
     found.retain(|word| !others.contains(&word.as_str()));
     found
 }

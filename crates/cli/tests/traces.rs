@@ -94,7 +94,7 @@ fn subscribe(server: &Server, target: &str, kind: &str) {
         "apiVersion": "lambda.knative.io/v1alpha1", "kind": "Subscription", "metadata": {"name": "orders"},
         "spec": {
             "target": {"url": target}, "ordering": "ordered", "filters": [{"exact": {"type": kind}}],
-            "orderingPolicy": {"key": {"attribute": "partitionkey"}},
+            "orderingPolicy": {"key": {"attribute": "source"}},
             "retry": {"attempts": 5, "backoff": "10ms", "maxBackoff": "20ms"},
         },
     });

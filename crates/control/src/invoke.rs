@@ -274,7 +274,8 @@ struct RequestHeaders<'h> {
     /// Headers with the names in `OWN`, and all other headers.
     own: Vec<u8>,
     others: Vec<u8>,
-    traceparent: Option<&'h [u8]>,
+    /// Its name as it was sent, and its value.
+    traceparent: Option<(&'h str, &'h [u8])>,
 }
 
 impl<'h> RequestHeaders<'h> {
@@ -287,7 +288,7 @@ impl<'h> RequestHeaders<'h> {
                 given.is_event |= header.eq_ignore_ascii_case(OWN[0]);
                 write(&mut given.own, header, value);
             } else if header.eq_ignore_ascii_case(TRACEPARENT) {
-                given.traceparent = Some(value);
+                given.traceparent = Some((header, value));
             } else if is_passed(header) {
                 write(&mut given.others, header, value);
             }
@@ -302,7 +303,7 @@ impl<'h> RequestHeaders<'h> {
 
     /// The function gets the context of the call instead of the request's.
     fn begin_trace(&mut self, tracer: &Tracer) -> (Context, Option<Context>) {
-        let given = self.traceparent.take().and_then(|value| std::str::from_utf8(value).ok());
+        let given = self.traceparent.take().and_then(|(_, value)| std::str::from_utf8(value).ok());
         let parent = given.and_then(Context::parse);
         let context = tracer.begin(parent.as_ref());
         write(&mut self.others, TRACEPARENT, context.header().as_str().as_bytes());
@@ -319,8 +320,8 @@ impl<'h> RequestHeaders<'h> {
     }
 
     fn pass_trace_on(&mut self) {
-        if let Some(value) = self.traceparent.take() {
-            write(&mut self.others, TRACEPARENT, value);
+        if let Some((name, value)) = self.traceparent.take() {
+            write(&mut self.others, name, value);
         }
     }
 

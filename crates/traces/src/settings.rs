@@ -166,7 +166,7 @@ impl Settings {
 
 /// Documents and tools often write only host and port.
 fn url_of(text: &str) -> Result<http::Uri, Error> {
-    let text = text.trim().trim_end_matches('/');
+    let text = text.trim();
     let whole = if text.contains("://") { text.to_owned() } else { format!("http://{text}") };
     let url: http::Uri = whole.parse().map_err(|error| Error::Endpoint(format!("`{text}`: {error}")))?;
     let is_http = matches!(url.scheme_str(), Some("http" | "https"));

@@ -18,6 +18,9 @@ use crate::bench::{Args, interrupt};
 const ROUNDS_MIN: u32 = 20;
 const SAMPLE_RATE: f64 = 0.1;
 
+/// One round of a pair.
+type Side = fn(&Pair) -> &Round;
+
 #[derive(Serialize)]
 struct Pair {
     off: Round,
