@@ -27,9 +27,6 @@ struct Pair {
     on: Round,
 }
 
-/// Selects the rounds with or without traces.
-type Side = fn(&Pair) -> &Round;
-
 pub fn run(rig: &Rig, args: &Args) -> anyhow::Result<Report> {
     if args.config.is_some() {
         bail!("this scenario has a configuration of its own: leave out --config");
