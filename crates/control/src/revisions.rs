@@ -7,7 +7,7 @@ use klambda_core::time::Millis;
 use klambda_dispatch::Engine;
 use klambda_dispatch::documents::{Expected, Write};
 use klambda_functions::name::Name;
-use klambda_functions::resource::{Resource, ResourceKind, RevisionRef, Status};
+use klambda_functions::resource::{BuildOutcome, Resource, ResourceKind, RevisionRef, Status};
 use klambda_functions::revision::Revision;
 use klambda_functions::write::Change;
 use std::sync::Arc;
@@ -102,8 +102,13 @@ impl Shared {
     }
 }
 
-/// Whether the revision serves and the spec is still that of the revision.
+/// Whether the revision serves and the spec is still that of the revision. After a rebuild that failed, a rollback is not
+/// needless: it clears the failure.
 fn is_served(resource: &Resource, number: u64) -> bool {
+    let outcome = resource.status.build_status.as_ref().and_then(|build| build.outcome);
+    if outcome.is_some_and(|outcome| outcome != BuildOutcome::Completed) {
+        return false;
+    }
     let generation = resource.status.service_status.as_ref().map(|service| service.generation);
     serving(&resource.status) == Some(number) && generation == Some(resource.metadata.generation)
 }
