@@ -86,7 +86,7 @@ mod tests {
         let domains = Uuid::from_u128(0x6ba7_b810_9dad_11d1_80b4_00c0_4fd4_30c8);
         for parts in [&["www.example.com"][..], &["www.", "example", ".com"]] {
             let id = version_5(domains, parts.iter().map(|part| part.as_bytes()));
-            assert_eq!(id.to_string(), "2ed6657d-e942-568b-95e1-2665a8aea6a2");
+            assert_eq!(id.to_string(), "2ed6657d-e927-568b-95e1-2665a8aea6a2");
         }
     }
 
