@@ -8,25 +8,16 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Whether pods are played or run on a node.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Level {
-    Played,
-    Node,
-}
-
-pub const CLUSTER_ADDRESSES: &str = "10.96.0.0/16";
+const CLUSTER_ADDRESSES: &str = "10.96.0.0/16";
 
 pub fn kubeconfig_of(place: Place, user: &str) -> String {
     place.folder().join(format!("{user}.kubeconfig")).display().to_string()
 }
 
 /// Users with a kubeconfig. Knative's processes have exactly the rights of their service account.
-const USERS: [(&str, User<'_>); 6] = [
+const USERS: [(&str, User<'_>); 4] = [
     ("admin", User { name: "admin", group: Some("system:masters") }),
     ("controller-manager", User { name: "system:kube-controller-manager", group: None }),
-    ("kubelet", User { name: "system:node:node-0", group: Some("system:nodes") }),
-    ("proxy", User { name: "system:kube-proxy", group: None }),
     ("scheduler", User { name: "system:kube-scheduler", group: None }),
     (
         "knative",
@@ -59,15 +50,8 @@ pub fn write_keys(place: Place) -> Result<PathBuf> {
     let authority = Authority::new()?;
     write(&folder.join("ca.crt"), &authority.pem())?;
     let address = place.address().to_string();
-    let names = [
-        "localhost",
-        "127.0.0.1",
-        &address,
-        "10.96.0.1",
-        "kubernetes.default",
-        "kubernetes.default.svc",
-        "kubernetes.default.svc.cluster.local",
-    ];
+    let names =
+        ["localhost", "127.0.0.1", &address, "10.96.0.1", "kubernetes.default", "kubernetes.default.svc"];
     authority.server(&names)?.write(&folder, "server")?;
     write_token_key(&folder)?;
     for (file, user) in USERS {
@@ -99,9 +83,9 @@ pub fn etcd(place: Place) -> Vec<String> {
     ]
 }
 
-pub fn api_server(place: Place, keys: &Path, level: Level) -> Vec<String> {
+pub fn api_server(place: Place, keys: &Path) -> Vec<String> {
     let (keys, address) = (keys.display(), place.address());
-    let mut arguments = vec![
+    vec![
         "--etcd-servers=http://127.0.0.1:2379".into(),
         "--secure-port=6443".into(),
         format!("--bind-address={address}"),
@@ -112,32 +96,19 @@ pub fn api_server(place: Place, keys: &Path, level: Level) -> Vec<String> {
         "--service-account-issuer=https://kubernetes.default.svc".into(),
         format!("--service-account-key-file={keys}/tokens.pub"),
         format!("--service-account-signing-key-file={keys}/tokens.key"),
-        "--authorization-mode=Node,RBAC".into(),
+        "--authorization-mode=RBAC".into(),
         format!("--service-cluster-ip-range={CLUSTER_ADDRESSES}"),
         "--allow-privileged=true".into(),
-    ];
-    match level {
-        Level::Played => arguments.extend([
-            "--endpoint-reconciler-type=none".into(),
-            // No kubelet sends heartbeats, so no controller would remove the taint of a new node.
-            "--disable-admission-plugins=TaintNodesByCondition".into(),
-        ]),
-        Level::Node => arguments.extend([
-            "--kubelet-preferred-address-types=InternalIP".into(),
-            format!("--kubelet-client-certificate={keys}/admin.crt"),
-            format!("--kubelet-client-key={keys}/admin.key"),
-        ]),
-    }
-    arguments
+        "--endpoint-reconciler-type=none".into(),
+        // No kubelet sends heartbeats, so no controller would remove the taint of a new node.
+        "--disable-admission-plugins=TaintNodesByCondition".into(),
+    ]
 }
 
-pub fn controller_manager(place: Place, keys: &Path, level: Level) -> Vec<String> {
-    // Controllers of clouds, and those that need the heartbeats of a node.
-    let clouds = "-nodeipam,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller";
-    let heartbeats = match level {
-        Level::Played => ",-node-lifecycle-controller,-taint-eviction-controller",
-        Level::Node => "",
-    };
+pub fn controller_manager(place: Place, keys: &Path) -> Vec<String> {
+    // Controllers of clouds, and those that need heartbeats of a real node.
+    let off = "nodeipam,-node-route-controller,-cloud-node-lifecycle-controller,-service-lb-controller,\
+               -node-lifecycle-controller,-taint-eviction-controller";
     vec![
         format!("--kubeconfig={}", kubeconfig_of(place, "controller-manager")),
         format!("--service-account-private-key-file={}/tokens.key", keys.display()),
@@ -145,7 +116,7 @@ pub fn controller_manager(place: Place, keys: &Path, level: Level) -> Vec<String
         "--use-service-account-credentials=true".into(),
         "--leader-elect=false".into(),
         "--secure-port=0".into(),
-        format!("--controllers=*,{clouds}{heartbeats}"),
+        format!("--controllers=*,-{off}"),
     ]
 }
 

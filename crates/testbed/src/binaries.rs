@@ -37,29 +37,6 @@ pub const KNATIVE: Module = Module {
 };
 pub const KWOK: Module = Module { name: "kwok", programs: &[("kwok", "sigs.k8s.io/kwok/cmd/kwok")] };
 
-/// What a node has in addition.
-const NODE_KUBERNETES: Module = Module {
-    name: "kubernetes",
-    programs: &[
-        ("kubelet", "k8s.io/kubernetes/cmd/kubelet"),
-        ("kube-proxy", "k8s.io/kubernetes/cmd/kube-proxy"),
-    ],
-};
-const NODE_KNATIVE: Module = Module {
-    name: "knative",
-    programs: &[
-        ("queue", "knative.dev/serving/cmd/queue"),
-        ("activator", "knative.dev/serving/cmd/activator"),
-        ("autoscaler", "knative.dev/serving/cmd/autoscaler"),
-    ],
-};
-pub const KOURIER: Module =
-    Module { name: "kourier", programs: &[("kourier", "knative.dev/net-kourier/cmd/kourier")] };
-pub const COREDNS: Module = Module { name: "coredns", programs: &[("coredns", ".")] };
-
-/// The modules of a node, in addition to those of the control plane.
-pub const NODE: [Module; 4] = [NODE_KUBERNETES, NODE_KNATIVE, KOURIER, COREDNS];
-
 /// The modules of the control plane, in the order in which they are built.
 pub const CONTROL_PLANE: [Module; 4] = [ETCD, KUBERNETES, KNATIVE, KWOK];
 

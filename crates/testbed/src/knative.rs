@@ -3,7 +3,7 @@
 //! The webhook and the controller run as processes with the rights of their service account. Their Deployments are left
 //! out, and the address of the webhook's Service is one that the webhook listens on.
 
-use crate::binaries::{KNATIVE, Module};
+use crate::binaries::KNATIVE;
 use anyhow::{Context, Result};
 use serde_json::{Value, json};
 use std::fs;
@@ -15,14 +15,10 @@ pub const WEBHOOK_ADDRESS: &str = "10.96.0.10";
 const CRDS: &str = "crds.json";
 const OBJECTS: &str = "objects.json";
 
-/// Files of a Go module that our module requires.
-pub type Source = (Module, &'static str, &'static [&'static str]);
-
 /// Files of definitions. A trailing `/` stands for all YAML files of a folder.
-const CRD_FILES: [Source; 3] = [
-    (KNATIVE, "knative.dev/serving", &["config/core/300-resources/"]),
+const CRD_FILES: [(&str, &[&str]); 3] = [
+    ("knative.dev/serving", &["config/core/300-resources/"]),
     (
-        KNATIVE,
         "knative.dev/networking",
         &[
             "config/certificate.yaml",
@@ -31,14 +27,13 @@ const CRD_FILES: [Source; 3] = [
             "config/serverlessservice.yaml",
         ],
     ),
-    (KNATIVE, "knative.dev/caching", &["config/image.yaml"]),
+    ("knative.dev/caching", &["config/image.yaml"]),
 ];
 
 /// Files of objects, in the order in which they are created. The webhooks come last: they refuse everything until the
 /// webhook runs.
-const OBJECT_FILES: [Source; 3] = [
+const OBJECT_FILES: [(&str, &[&str]); 3] = [
     (
-        KNATIVE,
         "knative.dev/serving",
         &[
             "config/core/100-namespace.yaml",
@@ -47,15 +42,12 @@ const OBJECT_FILES: [Source; 3] = [
             "config/core/configmaps/",
         ],
     ),
-    (KNATIVE, "knative.dev/networking", &["config/config-network.yaml"]),
-    (KNATIVE, "knative.dev/serving", &["config/core/deployments/webhook.yaml", "config/core/webhooks/"]),
+    ("knative.dev/networking", &["config/config-network.yaml"]),
+    ("knative.dev/serving", &["config/core/deployments/webhook.yaml", "config/core/webhooks/"]),
 ];
 
-/// A config map, a key and its value.
-pub type Setting = (&'static str, &'static str, &'static str);
-
-/// Settings that the tests need.
-const SETTINGS: [Setting; 13] = [
+/// Settings that the tests need, per config map.
+const SETTINGS: [(&str, &str, &str); 13] = [
     // Required, never pulled.
     ("config-deployment", "queue-sidecar-image", "registry.test/knative/queue:played"),
     ("config-deployment", "registries-skipping-tag-resolving", "kind.local,ko.local,dev.local,registry.test"),
@@ -104,15 +96,13 @@ fn adapt(mut object: Value) -> Option<Value> {
     match object["kind"].as_str() {
         Some("Deployment") => return None,
         Some("Service") if name == "webhook" => object["spec"]["clusterIP"] = json!(WEBHOOK_ADDRESS),
-        Some("ConfigMap") => configure(&mut object, &SETTINGS),
+        Some("ConfigMap") => configure(&mut object, &name),
         _ => {}
     }
     Some(object)
 }
 
-/// Replaces the example of a config map by the settings for it.
-pub fn configure(object: &mut Value, settings: &[Setting]) {
-    let name = object["metadata"]["name"].as_str().unwrap_or_default().to_owned();
+fn configure(object: &mut Value, name: &str) {
     if let Some(annotations) = object["metadata"]["annotations"].as_object_mut() {
         // The checksum of the example, which is removed.
         annotations.remove("knative.dev/example-checksum");
@@ -122,16 +112,16 @@ pub fn configure(object: &mut Value, settings: &[Setting]) {
     }
     if let Some(data) = object["data"].as_object_mut() {
         data.remove("_example");
-        for (_, key, value) in settings.iter().filter(|(map, ..)| *map == name) {
+        for (_, key, value) in SETTINGS.iter().filter(|(map, ..)| *map == name) {
             data.insert((*key).to_owned(), json!(value));
         }
     }
 }
 
-pub fn read(sources: &[Source]) -> Result<Vec<Value>> {
+fn read(sources: &[(&str, &[&str])]) -> Result<Vec<Value>> {
     let mut objects = Vec::new();
-    for (module, required, files) in sources {
-        let folder = module.folder_of(required)?;
+    for (module, files) in sources {
+        let folder = KNATIVE.folder_of(module)?;
         for file in *files {
             for path in yaml_files(&folder.join(file))? {
                 objects.extend(documents(&path)?);
@@ -164,7 +154,7 @@ fn documents(file: &Path) -> Result<Vec<Value>> {
     Ok(documents.into_iter().filter(Value::is_object).collect())
 }
 
-pub fn write_list(file: &Path, items: Vec<Value>) -> Result<()> {
+fn write_list(file: &Path, items: Vec<Value>) -> Result<()> {
     let list = json!({"apiVersion": "v1", "kind": "List", "items": items});
     // Several tests may start at once: a file is complete or not there.
     let partial = file.with_extension(format!("partial-{}", std::process::id()));

@@ -8,8 +8,6 @@ mod arguments;
 mod binaries;
 mod certificates;
 mod knative;
-pub mod node;
-mod node_manifests;
 mod plane;
 mod slot;
 mod template;

@@ -17,22 +17,11 @@ struct Arguments {
 #[derive(Subcommand)]
 enum Action {
     /// Build the programs that the cache lacks
-    Build {
-        /// Build the programs of a node too
-        #[arg(long)]
-        node: bool,
-    },
+    Build,
     /// Start a control plane and print its kubeconfig
-    Up {
-        /// Start a whole node, where pods run
-        #[arg(long)]
-        node: bool,
-    },
+    Up,
     /// Start a control plane, run a command with its KUBECONFIG and kubectl, and stop it
     Run {
-        /// Start a whole node, where pods run
-        #[arg(long)]
-        node: bool,
         /// The command and its arguments
         #[arg(required = true, trailing_var_arg = true)]
         command: Vec<OsString>,
@@ -47,22 +36,17 @@ enum Action {
 
 fn main() -> Result<()> {
     match Arguments::parse().command {
-        Action::Build { node: false } => testbed::build(&CONTROL_PLANE),
-        Action::Build { node: true } => testbed::node::build(),
-        Action::Up { node } => up(node),
-        Action::Run { node, command } => run(node, &command),
+        Action::Build => testbed::build(&CONTROL_PLANE),
+        Action::Up => up(),
+        Action::Run { command } => run(&command),
         Action::Down => down(),
         Action::Status => status(),
         Action::Check => check(),
     }
 }
 
-fn start(node: bool) -> Result<ControlPlane> {
-    if node { testbed::node::start() } else { ControlPlane::start() }
-}
-
-fn up(node: bool) -> Result<()> {
-    let plane = start(node)?;
+fn up() -> Result<()> {
+    let plane = ControlPlane::start()?;
     println!("export KUBECONFIG={}", plane.kubeconfig().display());
     println!("# kubectl: {}", plane.kubectl().display());
     println!("# this machine, seen from the API server: {}", plane.machine());
@@ -70,8 +54,8 @@ fn up(node: bool) -> Result<()> {
     plane.keep().map(drop)
 }
 
-fn run(node: bool, command: &[OsString]) -> Result<()> {
-    let plane = start(node)?;
+fn run(command: &[OsString]) -> Result<()> {
+    let plane = ControlPlane::start()?;
     let folder = plane.kubectl().parent().unwrap_or(Path::new("/"));
     let path = std::env::var_os("PATH").unwrap_or_default();
     let path = std::env::join_paths([folder.to_owned()].into_iter().chain(std::env::split_paths(&path)))?;

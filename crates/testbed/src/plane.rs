@@ -1,8 +1,7 @@
 //! A running control plane: etcd, the API server, its controllers, and Knative Serving's webhook and controller.
 
-use crate::arguments::{self, Level};
+use crate::arguments;
 use crate::binaries::{self, CONTROL_PLANE, ETCD, KNATIVE, KUBERNETES, KWOK, cluster_folder};
-use crate::knative::WEBHOOK_ADDRESS;
 use crate::slot::{Place, Slot};
 use crate::template::Template;
 use anyhow::{Context, Result, bail, ensure};
@@ -52,12 +51,12 @@ impl ControlPlane {
         }
         let mut plane = Self::new()?;
         template.restore(&arguments::etcd_folder(plane.place()))?;
-        plane.start_kubernetes(Level::Played)?;
+        plane.start_kubernetes()?;
         plane.start_knative()?;
         Ok(plane)
     }
 
-    pub(crate) fn new() -> Result<Self> {
+    fn new() -> Result<Self> {
         let (slot, kubectl) = (Slot::take()?, KUBERNETES.program("kubectl")?);
         Ok(Self { slot, kubectl, processes: Vec::new(), started: Instant::now() })
     }
@@ -65,7 +64,7 @@ impl ControlPlane {
     /// Makes the template with a control plane of its own.
     fn make(template: &Template) -> Result<()> {
         let mut plane = Self::new()?;
-        plane.start_kubernetes(Level::Played)?;
+        plane.start_kubernetes()?;
         plane.apply(&template.definitions, None)?;
         plane.kubectl_run(&["wait", "--for=condition=Established", "crd", "--all", "--timeout=60s"], None)?;
         plane.apply(std::slice::from_ref(&template.objects), None)?;
@@ -126,14 +125,14 @@ impl ControlPlane {
         self.slot.keep()
     }
 
-    pub(crate) fn start_kubernetes(&mut self, level: Level) -> Result<()> {
+    fn start_kubernetes(&mut self) -> Result<()> {
         let place = self.place();
         let keys = arguments::write_keys(place)?;
         self.spawn("etcd", &ETCD.program("etcd")?, &arguments::etcd(place), &[])?;
-        let server = arguments::api_server(place, &keys, level);
+        let server = arguments::api_server(place, &keys);
         self.spawn("kube-apiserver", &KUBERNETES.program("kube-apiserver")?, &server, &[])?;
         self.wait("the API server", &["get", "--raw", "/readyz"], None)?;
-        let manager = arguments::controller_manager(place, &keys, level);
+        let manager = arguments::controller_manager(place, &keys);
         self.spawn(
             "kube-controller-manager",
             &KUBERNETES.program("kube-controller-manager")?,
@@ -150,8 +149,6 @@ impl ControlPlane {
 
     fn start_knative(&mut self) -> Result<()> {
         let place = self.place();
-        // Nothing forwards addresses of Services here. The webhook listens on its own.
-        place.add_address(WEBHOOK_ADDRESS)?;
         for (name, ports) in [("webhook", ["443", "8008", "9090"]), ("controller", ["", "8009", "9091"])] {
             let variables = arguments::knative_environment(place, name, ports);
             self.spawn(name, &KNATIVE.program(name)?, &[], &variables)?;
@@ -172,7 +169,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    pub(crate) fn apply(&self, files: &[PathBuf], text: Option<&str>) -> Result<()> {
+    fn apply(&self, files: &[PathBuf], text: Option<&str>) -> Result<()> {
         let mut arguments = vec!["apply", "--server-side", "--force-conflicts"];
         let names: Vec<String> = files.iter().map(|file| file.display().to_string()).collect();
         for name in &names {
@@ -184,7 +181,7 @@ impl ControlPlane {
         self.kubectl_run(&arguments, text).map(drop)
     }
 
-    pub(crate) fn spawn(
+    fn spawn(
         &mut self,
         name: &'static str,
         program: &Path,
@@ -202,12 +199,12 @@ impl ControlPlane {
     }
 
     /// Repeats a `kubectl` command until it succeeds.
-    pub(crate) fn wait(&mut self, what: &str, arguments: &[&str], text: Option<&str>) -> Result<()> {
+    fn wait(&mut self, what: &str, arguments: &[&str], text: Option<&str>) -> Result<()> {
         self.wait_until(what, |plane| plane.kubectl_run(arguments, text).map(drop))
     }
 
     /// Repeats a `kubectl` command until it prints something.
-    pub(crate) fn wait_for_output(&mut self, what: &str, arguments: &[&str]) -> Result<()> {
+    fn wait_for_output(&mut self, what: &str, arguments: &[&str]) -> Result<()> {
         self.wait_until(what, |plane| {
             let output = plane.kubectl_run(arguments, None)?;
             ensure!(!output.is_empty(), "it is empty");
@@ -215,7 +212,7 @@ impl ControlPlane {
         })
     }
 
-    pub(crate) fn wait_until(&mut self, what: &str, ready: impl Fn(&Self) -> Result<()>) -> Result<()> {
+    fn wait_until(&mut self, what: &str, ready: impl Fn(&Self) -> Result<()>) -> Result<()> {
         loop {
             let Err(error) = ready(self) else { return Ok(()) };
             self.check_processes()?;
@@ -240,7 +237,7 @@ impl ControlPlane {
         Ok(())
     }
 
-    pub(crate) fn kubectl_run(&self, arguments: &[&str], text: Option<&str>) -> Result<String> {
+    fn kubectl_run(&self, arguments: &[&str], text: Option<&str>) -> Result<String> {
         let mut command = self.kubectl_command();
         command.args(arguments);
         run(command, text).with_context(|| format!("kubectl {}", arguments.join(" ")))

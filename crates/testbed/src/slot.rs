@@ -7,6 +7,7 @@
 //! slot is released when both have ended. A slot that is left behind all the same (both were killed) is removed when the
 //! slot is used again.
 
+use crate::knative::WEBHOOK_ADDRESS;
 use anyhow::{Context, Result, bail, ensure};
 use std::fs::{self, File};
 use std::io::Write;
@@ -66,22 +67,6 @@ impl Place {
         command
     }
 
-    /// Gives the namespace another address.
-    pub fn add_address(self, address: &str) -> Result<()> {
-        ip(&format!("-n {} addr add {address}/32 dev lo", self.namespace()))
-    }
-
-    /// Lets the machine reach addresses of pods and Services through the namespace.
-    pub fn add_route(self, addresses: &str) -> Result<()> {
-        ip(&format!("route add {addresses} via {}", self.address()))
-            .context("only one node can run at a time; end the other with `cargo run -p testbed -- down`")
-    }
-
-    /// The folder of a node's containers. They can be large, so it is not below `/run`.
-    pub fn data(self) -> PathBuf {
-        Path::new("/var/lib/klambda-testbed").join(self.0.to_string())
-    }
-
     /// Ends a control plane that is kept here.
     pub fn end_kept(self) -> Result<()> {
         let lock = self.open_lock()?;
@@ -122,6 +107,8 @@ impl Place {
         ip(&format!("-n {name} addr add {address}/30 dev eth0"))?;
         ip(&format!("-n {name} link set eth0 up"))?;
         ip(&format!("-n {name} link set lo up"))?;
+        // Nothing forwards addresses of Services here. The webhook listens on its own.
+        ip(&format!("-n {name} addr add {WEBHOOK_ADDRESS}/32 dev lo"))?;
         ip(&format!("-n {name} route add default via {machine}"))
     }
 }

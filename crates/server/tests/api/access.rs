@@ -46,6 +46,8 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /", Public, &[]),
     ("GET /ui", Public, &[]),
     ("GET /ui/{file}", Public, &[]),
+    ("GET /ui/sign-in", Public, &[]),
+    ("GET /ui/callback", Public, &[]),
     ("POST /ui/session", Public, &[]),
     ("DELETE /ui/session", Public, &[]),
     ("GET /api/v1/whoami", Anywhere, &ROLES),
@@ -124,6 +126,7 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /api/v1/lambda/functions/{name}/revisions", There, READ),
     ("POST /api/v1/lambda/functions/{name}/rollback", There, CHANGE),
     ("GET /api/v1/lambda/functions/{name}/logs", There, READ),
+    ("GET /api/v1/lambda/functions/{name}/metrics", There, READ),
     ("POST /api/v1/lambda/functions/{name}/invoke", There, SEND),
     ("GET /api/v1/lambda/agents", There, READ),
     ("POST /api/v1/lambda/agents", There, CHANGE),
@@ -135,6 +138,7 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /api/v1/lambda/agents/{name}/revisions", There, READ),
     ("POST /api/v1/lambda/agents/{name}/rollback", There, CHANGE),
     ("GET /api/v1/lambda/agents/{name}/logs", There, READ),
+    ("GET /api/v1/lambda/agents/{name}/metrics", There, READ),
     ("POST /api/v1/lambda/agents/{name}/invoke", There, SEND),
 ];
 
