@@ -235,6 +235,9 @@ impl Engine {
         if let Some(name) = self.store.log.drop_oldest() {
             tracing::info!(segment = %name, "Log segment deleted");
             self.maintenance.chores.remove.push(name);
+            // Checkpoints trim the feeds of webhook endpoints, which lose events with the segment.
+            let has_feeds = self.subscriptions.each_with(Work::Feeding).next().is_some();
+            self.maintenance.chores.wants_checkpoint |= has_feeds;
         }
         Ok(())
     }

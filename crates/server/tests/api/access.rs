@@ -48,6 +48,7 @@ pub const MATRIX: &[(&str, Where, &[&str])] = &[
     ("GET /ui/{file}", Public, &[]),
     ("GET /ui/sign-in", Public, &[]),
     ("GET /ui/callback", Public, &[]),
+    ("GET /ui/session", Public, &[]),
     ("POST /ui/session", Public, &[]),
     ("DELETE /ui/session", Public, &[]),
     ("GET /api/v1/whoami", Anywhere, &ROLES),

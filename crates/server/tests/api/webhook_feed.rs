@@ -41,7 +41,7 @@ async fn until(world: &World, since: &str, status: u16, filled: &mut u32) -> Ans
 async fn an_event_that_retention_has_passed_is_gone_and_later_unknown() {
     let world = World::with(|config| {
         (config.store.segment_bytes, config.store.reserve_bytes) = (1 << 20, 64 << 10);
-        config.retention.age = Duration::from_secs(1);
+        config.retention.age = Duration::from_secs(4);
     })
     .await;
     create(&world, "partner", json!({"types": ["order.*"]})).await;
