@@ -5,7 +5,7 @@ use super::{Context, TraceId};
 /// A share of all traces, chosen by their ids. So every service that uses the same share chooses the same traces.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sampler {
-    /// Whoever began the trace decides. The share is for traces that begin here.
+    /// The service that began the trace decides. The share is for traces that begin here.
     is_parent_based: bool,
     /// Ids below this are chosen.
     bound: u64,
