@@ -127,7 +127,7 @@ fn sync(log: &mut Log) {
 }
 
 fn prepare(log: &mut Log) {
-    if let Some(job) = log.prepare_job() {
+    if let Some(job) = log.prepare_job(0) {
         let had_room = log.prepare_done(job.run()).expect("the disk has no faults");
         had_room.expect("the disk has space");
     }

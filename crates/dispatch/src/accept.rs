@@ -82,8 +82,8 @@ struct Incoming<'a> {
     identity: Identity,
 }
 
-/// Approximate size of an acknowledgement in the log.
-pub(crate) const ACKNOWLEDGEMENT_BYTES: usize = 64;
+/// Approximate size of an acknowledgement in the log if no other record shares its frame.
+pub(crate) const ACKNOWLEDGEMENT_BYTES: usize = 96;
 
 /// Maximum size of a route: a key of 1,024 bytes and a few numbers.
 pub(crate) const ROUTE_BYTES_MAX: usize = 1100;
@@ -268,7 +268,7 @@ impl Engine {
             return Ok(Status::Rejected(Rejection::TooLarge { limit: self.store.log.record_bytes_max() }));
         }
         // On a full disk, the remaining space is reserved for the acknowledgements of pending events.
-        let owed = if self.condition.disk_full { self.waiting() as usize * ACKNOWLEDGEMENT_BYTES } else { 0 };
+        let owed = if self.condition.disk_full { self.owed_bytes() } else { 0 };
         let room = length_max + owed + crowded.len() * DROP_BYTES_MAX;
         if !self.store.log.has_room_for_events(room) || self.lacks_checkpoint() {
             return Ok(Status::Rejected(Rejection::DiskFull));

@@ -25,6 +25,7 @@ pub(crate) use failure::if_readable;
 pub use crate::calls::{Delivery, Following, InFlight, Place, Ticket, Who};
 pub use crate::commits::{Completion, SYNC_DELAY_MS, Token};
 
+use crate::accept::ACKNOWLEDGEMENT_BYTES;
 use crate::audit::Entry;
 use crate::calls::Calls;
 use crate::commits::Commits;
@@ -56,7 +57,10 @@ pub(crate) struct Condition {
     pub live: bool,
     /// Why the store failed. After a failure nothing is acknowledged.
     pub failed: Option<String>,
+    /// The disk has no space for another segment of events.
     pub disk_full: bool,
+    /// The disk does not even have space for a segment of acknowledgements.
+    pub disk_exhausted: bool,
     pub stopping: bool,
 }
 
@@ -103,10 +107,6 @@ pub struct Engine {
     pub(crate) scratch: Scratch,
 }
 
-/// The share of memory that a checkpoint may write. A full disk must keep room for one; otherwise no segment could
-/// ever be deleted.
-const CHECKPOINT_SHARE: u64 = 4;
-
 impl Engine {
     /// Opens the folder and recovers. `seed` initializes the jitter, and the key of a new folder.
     pub fn open(
@@ -129,8 +129,7 @@ impl Engine {
         let marks = Marks::new(TableSet::open(&*disk, &manifest.marks)?);
         // The log is read twice: first to find its end and cut an incomplete tail, then to apply it, frame by frame.
         let from = manifest.checkpoint();
-        let (mut log, report) = recovery::open(disk.clone(), config.log, from, now, &mut |_, _, _| Ok(()))?;
-        log.set_keep_free(config.memory_bytes as u64 / CHECKPOINT_SHARE);
+        let (log, report) = recovery::open(disk.clone(), config.log, from, now, &mut |_, _, _| Ok(()))?;
         let random = u64::from_le_bytes(seed[..8].try_into().unwrap_or_default());
         let mut engine = Engine::new(disk, config, log, rows, marks, manifest, now, random);
         engine.load_rows()?;
@@ -298,6 +297,11 @@ impl Engine {
     /// Pending events of all subscriptions.
     pub fn waiting(&self) -> u64 {
         self.subscriptions.each_with(Work::Keeping).map(|subscription| subscription.tally.waiting).sum()
+    }
+
+    /// Space in the log for the acknowledgements of all pending events.
+    pub(crate) fn owed_bytes(&self) -> usize {
+        self.waiting() as usize * ACKNOWLEDGEMENT_BYTES
     }
 
     /// Accepted but unread events of all subscriptions.

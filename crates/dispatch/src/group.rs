@@ -79,7 +79,7 @@ impl Engine {
             return Ok(Err(NoRoom::TooLarge(self.store.log.record_bytes_max())));
         }
         let owed = match self.condition.disk_full {
-            true => self.waiting() as usize * crate::accept::ACKNOWLEDGEMENT_BYTES,
+            true => self.owed_bytes(),
             false => 0,
         };
         // While the next segment is being prepared, events of the system may use the reserve.

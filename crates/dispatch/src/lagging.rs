@@ -123,8 +123,8 @@ impl Engine {
 
     /// On a full disk, reading continues as long as every pending event can still be acknowledged.
     fn may_read_from_reserve(&self) -> bool {
-        let acknowledgements = || (self.waiting() as usize + 1) * ACKNOWLEDGEMENT_BYTES;
-        self.condition.disk_full && self.store.log.has_room_for_steps(ROUTED_BYTES_MAX + acknowledgements())
+        let room = || ROUTED_BYTES_MAX + ACKNOWLEDGEMENT_BYTES + self.owed_bytes();
+        self.condition.disk_full && self.store.log.has_room_for_steps(room())
     }
 
     /// The time before which the gap of this lane must not expire, even if its timer is due.

@@ -25,6 +25,8 @@ pub struct Maintenance {
     retention: Retention,
     /// No segment is prepared before this time.
     pub prepare_after: Millis,
+    /// What the segment that is being prepared may be used for.
+    pub spare_for: SpareFor,
     next_round: Millis,
     /// The number of subscriptions with pending events, as of the last count.
     pub busy: usize,
@@ -42,6 +44,17 @@ pub struct Maintenance {
     pub expire_audit_at: Millis,
 }
 
+/// What a segment may be prepared for.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub enum SpareFor {
+    #[default]
+    Events,
+    /// On a full disk: acknowledgements and other steps of events that were accepted before.
+    Acknowledgements,
+}
+
+/// With less space in the log than this, nothing is delivered.
+pub const STEPS_BYTES: usize = 16 << 10;
 const ROUND_MS: u64 = 1000;
 /// Bounds of `ready_max`.
 const READY_MIN: usize = 2;

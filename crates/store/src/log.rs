@@ -90,7 +90,6 @@ pub struct Log {
 struct Spare {
     file: Option<Arc<dyn File>>,
     preparing: bool,
-    keep_free_bytes: u64,
 }
 
 /// How far the log is durable, and what the next sync covers.
@@ -360,17 +359,17 @@ impl Log {
     }
 
     /// A job that prepares the next segment, if one is needed.
-    pub fn prepare_job(&mut self) -> Option<PrepareJob> {
+    /// The segment leaves `keep_free_bytes` of the disk for other files.
+    pub fn prepare_job(&mut self, keep_free_bytes: u64) -> Option<PrepareJob> {
         if self.spare.preparing || self.poisoned || self.spare.file.is_some() {
             return None;
         }
         self.spare.preparing = true;
-        Some(PrepareJob::new(self.disk.clone(), self.options.segment_bytes, self.spare.keep_free_bytes))
+        Some(PrepareJob::new(self.disk.clone(), self.options.segment_bytes, keep_free_bytes))
     }
 
-    /// Sets how much free disk space to leave for other files when preparing segments.
-    pub fn set_keep_free(&mut self, bytes: u64) {
-        self.spare.keep_free_bytes = bytes;
+    pub fn has_spare(&self) -> bool {
+        self.spare.file.is_some()
     }
 
     /// The inner result is an error if the disk is full. If file names are lost, the log stops with an error.

@@ -122,7 +122,7 @@ fn append(log: &mut Log, body: &[u8]) -> LogAddress {
 }
 
 fn prepare(log: &mut Log) {
-    if let Some(job) = log.prepare_job() {
+    if let Some(job) = log.prepare_job(0) {
         let result = job.run();
         log.prepare_done(result).expect("the log works").expect("the disk has space");
     }
@@ -483,7 +483,7 @@ fn a_full_disk_shows_when_a_segment_is_prepared_and_steps_still_fit() {
         n += 1;
     }
     assert!(n > 5);
-    let job = log.prepare_job().expect("a spare segment is needed");
+    let job = log.prepare_job(0).expect("a spare segment is needed");
     let result = job.run();
     assert!(log.prepare_done(result).expect("the log works").is_err());
     assert_eq!(disk.free_bytes(), Some(SEGMENT_BYTES / 2), "the incomplete file was removed");

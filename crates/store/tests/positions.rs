@@ -25,7 +25,7 @@ impl Written {
     }
 
     fn append(&mut self, is_event: bool, length: usize) {
-        if let Some(job) = self.log.prepare_job() {
+        if let Some(job) = self.log.prepare_job(0) {
             self.log.prepare_done(job.run()).expect("the log works").expect("the disk has space");
         }
         let position = is_event.then(|| self.log.next_position());

@@ -43,7 +43,7 @@ fn body(n: u8, length: usize) -> Vec<u8> {
 
 /// Writes a frame with one record. Returns the address of the frame.
 fn frame(log: &mut Log, body: &[u8]) -> LogAddress {
-    if let Some(job) = log.prepare_job() {
+    if let Some(job) = log.prepare_job(0) {
         log.prepare_done(job.run()).expect("the log works").expect("the disk has space");
     }
     let record = log.append(body, true).expect("the log has space");

@@ -1,12 +1,19 @@
 //! Jobs that others run for the engine, and their results: syncs, segments, chores.
 
 use super::{Engine, Failure};
+use crate::maintenance::{STEPS_BYTES, SpareFor};
 use klambda_store::address::LogAddress;
 use klambda_store::chore::{Chore, Done};
 use klambda_store::log::{PrepareJob, SyncJob};
 use klambda_store::table;
 use std::io;
 use std::sync::Arc;
+
+/// The share of memory that a checkpoint may write. A full disk must keep room for one; otherwise no segment could
+/// ever be deleted.
+const CHECKPOINT_SHARE: u64 = 4;
+/// Time between two attempts to prepare a segment on a full disk.
+const RETRY_MS: u64 = 1000;
 
 impl Engine {
     /// A sync to run, if something waits for one or records have waited long enough.
@@ -56,22 +63,57 @@ impl Engine {
         if self.condition.failed.is_some() || self.maintenance.prepare_after > self.now {
             return None;
         }
-        let job = self.store.log.prepare_job()?;
+        self.find_space_again();
+        let spare_for = match self.condition.disk_full && !self.store.log.has_room_for_steps(STEPS_BYTES) {
+            true => SpareFor::Acknowledgements,
+            false => SpareFor::Events,
+        };
+        let job = self.store.log.prepare_job(self.keep_free(spare_for))?;
+        self.maintenance.spare_for = spare_for;
         Some(job.after_uncaching(self.spent_segments()))
     }
 
+    /// How much disk space a new segment must leave free. A segment of events leaves the space for all
+    /// acknowledgements, including those of the events that it will contain.
+    fn keep_free(&self, spare_for: SpareFor) -> u64 {
+        let checkpoint = self.config.memory_bytes as u64 / CHECKPOINT_SHARE;
+        let segment = self.config.log.segment_bytes;
+        match spare_for {
+            SpareFor::Acknowledgements => checkpoint,
+            SpareFor::Events => checkpoint + ((self.owed_bytes() as u64).div_ceil(segment) + 1) * segment,
+        }
+    }
+
+    /// A segment of acknowledgements may be prepared and unused when the disk has space again.
+    fn find_space_again(&mut self) {
+        if !self.condition.disk_full || !self.store.log.has_spare() {
+            return;
+        }
+        self.maintenance.prepare_after = self.now + RETRY_MS;
+        let has_space = |free| free >= self.keep_free(SpareFor::Events);
+        self.condition.disk_full = !self.store.disk.free_bytes().is_none_or(has_space);
+    }
+
     pub fn prepare_done(&mut self, result: io::Result<Arc<dyn klambda_store::disk::File>>) {
-        self.condition.disk_full = match self.store.log.prepare_done(result) {
+        let spare_for = self.maintenance.spare_for;
+        match self.store.log.prepare_done(result) {
             Err(stopped) => return self.note(Err(stopped.into())),
-            Ok(Ok(())) => false,
+            Ok(Ok(())) => {
+                self.condition.disk_full = spare_for == SpareFor::Acknowledgements;
+                self.condition.disk_exhausted = false;
+            }
             Ok(Err(error)) => {
                 if !self.condition.disk_full {
                     tracing::error!(%error, "Disk full: no space for the next log segment; new events are rejected until there is space");
+                    // If the log is full too, acknowledgements get a segment without waiting.
+                    self.maintenance.prepare_after = self.now;
+                } else {
+                    self.maintenance.prepare_after = self.now + RETRY_MS;
                 }
-                self.maintenance.prepare_after = self.now + 1000;
-                true
+                self.condition.disk_full = true;
+                self.condition.disk_exhausted = spare_for == SpareFor::Acknowledgements;
             }
-        };
+        }
         self.calls.take_stalled().into_iter().for_each(|(ticket, outcome)| self.outcome(ticket, outcome));
     }
 

@@ -1,5 +1,6 @@
 //! Deletes old segments after copying their pending events forward.
 
+use super::STEPS_BYTES;
 use crate::engine::{Engine, Failure, if_readable};
 use crate::rows;
 use crate::subscription::{Phase, Reading, Subscription};
@@ -118,8 +119,8 @@ impl Engine {
     /// True if the disk is so full that not even acknowledgements fit. History is then deleted early, because nothing
     /// in this segment is pending and a server that cannot acknowledge would never make progress.
     pub(super) fn is_stuck(&self, oldest: &Segment) -> bool {
-        self.condition.disk_full
-            && !self.store.log.has_room_for_steps(16 << 10)
+        self.condition.disk_exhausted
+            && !self.store.log.has_room_for_steps(STEPS_BYTES)
             && self.first_pin() >= oldest.end()
             && self.is_all_read(oldest)
     }

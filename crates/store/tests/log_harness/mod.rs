@@ -143,7 +143,7 @@ impl Harness {
 
     pub fn prepare(&mut self) {
         let Some(log) = &mut self.log else { return self.reopen() };
-        let Some(job) = log.prepare_job() else { return };
+        let Some(job) = log.prepare_job(0) else { return };
         let result = job.run();
         let names_lost = matches!(&result, Err(error) if error.to_string().contains("names"));
         let done = log.prepare_done(result);
