@@ -372,9 +372,11 @@ impl World {
     }
 
     pub fn event_of(&self, letter: &DeadLetter) -> Option<EventNo> {
-        let sub = self.known.ids.get(&letter.subscription)?;
-        let elsewhere = self.outside.sub(*sub).rules.is_elsewhere();
-        self.producer.find(elsewhere, &letter.source, &letter.event_id)
+        let sub = self.outside.sub(*self.known.ids.get(&letter.subscription)?);
+        // The letter has no names if its event could not be read when it failed.
+        let at_position = || sub.pairs.iter().position(|pair| pair.position == Some(letter.entry.position.0));
+        let named = self.producer.find(sub.rules.is_elsewhere(), &letter.source, &letter.event_id);
+        named.or_else(|| Some(at_position()? as EventNo))
     }
 
     fn replay(&mut self) -> Verdict {

@@ -101,7 +101,8 @@ impl Outside {
                     && pair.failures.revived == 0
                     && !pair.doubts.may_be_late
                     && !unsettled;
-                surely |= sure;
+                // Limits drop events without naming them, so this one may be gone.
+                surely |= sure && sub.limits.dropped == 0;
                 positions.extend(pair.position);
                 pair.release(op, sure);
             }
