@@ -8,6 +8,8 @@ use crate::outside::Outside;
 use crate::outside::endpoints::{Endpoint, State};
 
 const NAME: &str = "acknowledged";
+/// The number of events that a violation names.
+const SHOWN_MAX: usize = 20;
 
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     let Entry::Webhook { endpoint, what } = entry else { return Ok(()) };
@@ -47,13 +49,18 @@ fn requested(endpoint: &Endpoint, acked: &Acked) -> Verdict {
     let waits = |(workflow, number): &(&str, u64)| {
         endpoint.place(workflow, *number).is_some_and(|place| endpoint.surely_waits(workflow, place))
     };
-    let least = endpoint.covered(acked).filter(waits).count() as u64;
-    if acked.complete && acked.events < least {
-        let text = format!(
-            "endpoint {}: {least} events were waiting up to entry {} of the feed, but the acknowledgement covered {}",
-            endpoint.name, acked.through, acked.events
-        );
-        return Err(Violation::new(NAME, text));
+    let waiting: Vec<(&str, u64)> = endpoint.covered(acked).filter(waits).collect();
+    if !acked.complete || acked.events >= waiting.len() as u64 {
+        return Ok(());
     }
-    Ok(())
+    let text = format!(
+        "endpoint {}: {} events were waiting up to entry {} of the feed, but the acknowledgement covered {}: {:?}",
+        endpoint.name,
+        waiting.len(),
+        acked.through,
+        acked.events,
+        &waiting[..waiting.len().min(SHOWN_MAX)],
+    );
+    let lane = waiting.first().map(|(workflow, _)| (0, (*workflow).to_owned()));
+    Err(Violation { lane, ..Violation::new(NAME, text) })
 }

@@ -198,10 +198,10 @@ impl Endpoint {
         for Listed { feed, event, id, workflow, number, previous, .. } in &page.items {
             let may_be_acked = *feed <= self.acked_through;
             let known = self.workflows.entry(workflow.clone()).or_default();
-            let is_new = !known.places.contains_key(number);
             let place = known.placed(*event, *id, *number, *previous);
-            place.listed = Some(*feed);
-            if is_new && may_be_acked {
+            // An acknowledgement covers entries that were not shown yet, too.
+            let is_new = place.listed.replace(*feed).is_none();
+            if is_new && may_be_acked && place.state == State::Waiting {
                 place.state = State::DoneMaybe(op);
             }
             self.feed.entries.insert(*feed, (workflow.clone(), *number));
