@@ -145,7 +145,21 @@ impl Endpoint {
                 (_, false) => place.state = State::DoneMaybe(op),
             }
         }
+        if self.feed.has_holes || acked.through > self.feed.up_to {
+            self.may_cover_unlisted(acked, op);
+        }
         self.acked_through = self.acked_through.max(acked.through);
+    }
+
+    /// The entries of events that are known only from calls may be among those that the feed has not shown.
+    fn may_cover_unlisted(&mut self, acked: &Acked, op: u64) {
+        let is_meant = |name: &str| acked.workflow.as_deref().is_none_or(|only| only == name);
+        for (_, workflow) in self.workflows.iter_mut().filter(|(name, _)| is_meant(name)) {
+            let unlisted = workflow.places.values_mut().filter(|place| place.listed.is_none());
+            for place in unlisted.filter(|place| place.state == State::Waiting) {
+                place.state = State::DoneMaybe(op);
+            }
+        }
     }
 
     fn called(&mut self, ticket: u64, workflow: &str, events: &[Pushed]) {
