@@ -87,30 +87,66 @@ fn a_server_killed_on_a_full_disk_starts_again() {
     crate::summarize(&format!("full disk: killed, {}", producer.verify(&target, &[WAITS])));
 }
 
-/// Many small events need more space for acknowledgements than the server reserves: it deletes history
-/// early.
+/// Many small events need more space for acknowledgements than the log has left. The server kept it free on the disk.
 #[test]
 fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
     let Some(disk) = SmallDisk::mount("30m") else { return };
-    let target = Target::start(Trouble::default(), Random::new(1));
-    let mut server = start(&disk);
-    subscribe(&server, "waits", &target, true);
-    let mut producer = Producer::new(10, 500);
-    producer.send_until_refused(&server);
-    let segments = server.files("log-");
-    let owed = producer.accepted.len() * 40;
-    assert!(owed > 2 * (1 << 20), "{} events fit into the reserve", producer.accepted.len());
-    server.post("subscriptions/waits/resume");
-    server.drain();
-    let verdicts = producer.verify(&target, &[WAITS]);
-    assert!(!server.data.join("log-0000000000000000").exists(), "no history has gone: there was room enough");
-    disk.grow("60m");
-    eventually("events are taken again", || producer.send(&server).map_err(|problem| problem.to_string()));
-    server.drain();
-    server.stop();
-    server.check();
-    crate::summarize(&format!("full disk: {segments} segments of small events, {verdicts}"));
-    producer.verify(&target, &[WAITS]);
+    let mut backlog = Backlog::fill(&disk, 10);
+    let segments = backlog.server.files("log-");
+    backlog.drain();
+    assert!(backlog.server.files("log-") > segments, "the acknowledgements fit into the reserve");
+    backlog.go_on(&disk, "segments of acknowledgements");
+}
+
+/// Others have used the space that the server kept free. It deletes history early.
+#[test]
+fn a_backlog_drains_when_others_fill_the_disk() {
+    const FOR_CHECKPOINTS: u64 = 6 << 20;
+    let Some(disk) = SmallDisk::mount("40m") else { return };
+    let mut backlog = Backlog::fill(&disk, 100);
+    let free = backlog.server.status()["disk"]["freeBytes"].as_u64().expect("a number");
+    let ballast = vec![1; (free - FOR_CHECKPOINTS) as usize];
+    std::fs::write(disk.folder().join("ballast"), ballast).expect("there is room for it");
+    backlog.drain();
+    assert!(!backlog.server.data.join("log-0000000000000000").exists(), "there was room for all of it");
+    backlog.go_on(&disk, "history deleted");
+}
+
+/// Small events that wait on a full disk.
+struct Backlog {
+    target: Target,
+    server: Victim,
+    producer: Producer,
+}
+
+impl Backlog {
+    fn fill(disk: &SmallDisk, payload_bytes: usize) -> Backlog {
+        let target = Target::start(Trouble::default(), Random::new(1));
+        let server = start(disk);
+        subscribe(&server, "waits", &target, true);
+        let mut producer = Producer::new(payload_bytes, 500);
+        producer.send_until_refused(&server);
+        let owed = producer.accepted.len() * 40;
+        assert!(owed > 2 * (1 << 20), "{} events fit into the reserve", producer.accepted.len());
+        Backlog { target, server, producer }
+    }
+
+    fn drain(&self) {
+        self.server.post("subscriptions/waits/resume");
+        self.server.drain();
+        self.producer.verify(&self.target, &[WAITS]);
+    }
+
+    /// Events are accepted and delivered again when the disk has grown.
+    fn go_on(&mut self, disk: &SmallDisk, what: &str) {
+        disk.grow("80m");
+        let Backlog { target, server, producer } = self;
+        eventually("events are taken again", || producer.send(server).map_err(|problem| problem.to_string()));
+        server.drain();
+        server.stop();
+        server.check();
+        crate::summarize(&format!("full disk: {what}, {}", producer.verify(target, &[WAITS])));
+    }
 }
 
 /// A file system of its own in memory. Unmounted when dropped, also by a test that fails.
