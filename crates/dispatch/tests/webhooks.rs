@@ -415,6 +415,31 @@ fn ids_that_retention_has_passed_are_known_for_as_long_again() {
     world.must_be_sound();
 }
 
+#[test]
+fn an_acknowledgement_covers_pending_events_that_left_the_feed() {
+    let age_ms = 600_000;
+    let config = klambda_dispatch::Config { retention_age_ms: age_ms, ..world::config() };
+    let mut world = World::with(1, config);
+    world.put(endpoint(json!({})));
+    world.send_as("paused", None, "old");
+    world.settle();
+    world.engine.act_on_lane(NAME, "paused", LaneAction::Pause).expect("paused");
+    answer_all(&mut world, || error(500));
+    for _ in 0..80 {
+        for key in 0..50 {
+            world.send(&format!("k{key}"), None);
+        }
+        world.pass(age_ms / 20);
+        answer_all(&mut world, ok);
+    }
+    let old = world.engine.read_feed(NAME, Since::Event(event_id("old")), None, 1).expect("an endpoint");
+    assert!(matches!(old, Err(Unavailable::Unknown { .. })), "{old:?}");
+    let last = feed(&world).pop().expect("an entry").entry.id;
+    let part = world.engine.acknowledge_part(NAME, last, None, "").expect("acknowledged");
+    assert_eq!((part.events, world.engine.waiting()), (1, 0));
+    world.must_be_sound();
+}
+
 /// Twice this age is more than a number can hold.
 #[test]
 fn the_longest_retention_remembers_every_id() {
