@@ -189,7 +189,7 @@ pub(crate) struct Named {
 
 impl Named {
     /// `ids` reads the ids for log lines.
-    fn read(record: &[u8], ids: impl FnOnce(&EventView<'_>) -> LogIds) -> Result<Named, Failure> {
+    pub(crate) fn read(record: &[u8], ids: impl FnOnce(&EventView<'_>) -> LogIds) -> Result<Named, Failure> {
         let (_, event) = crate::apply::event_of(record)?;
         let view = EventView::decode(event).map_err(|_| Malformed("event"))?;
         Ok(Named {

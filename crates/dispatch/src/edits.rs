@@ -7,7 +7,7 @@
 use crate::accept::{Wanted, place};
 use crate::apply::event_of;
 use crate::dead_letters::{DeadLetter, Named};
-use crate::engine::{Engine, Failure};
+use crate::engine::{Engine, Failure, if_readable};
 use crate::operate::Refused;
 use crate::residency::{from_json, to_json};
 use crate::rows;
@@ -229,7 +229,12 @@ impl Engine {
 
     /// The names of what a delivery sends. An event that cannot be read gets the name `unreadable`.
     pub(crate) fn names_to_send(&self, id: SubscriptionId, entry: &Entry) -> Result<Named, Failure> {
-        self.names_of(self.edit(id, entry.position).map_or(entry.address(), |edit| edit.at))
+        let named = self.names_of(entry.address())?;
+        let Some(edit) = self.edit(id, entry.position) else { return Ok(named) };
+        // Only the event itself belongs to a namespace and a trace.
+        let (ids, record) = (named.ids.clone(), self.store.log.read(edit.at).map_err(Failure::from));
+        let edited = record.and_then(|record| Named::read(&record, |_| ids));
+        Ok(if_readable(edited)?.unwrap_or(named))
     }
 }
 

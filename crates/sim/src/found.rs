@@ -45,7 +45,7 @@ pub const FOUND: &[(u64, &str)] = &[
         77_000_000_095,
         "an acknowledgement did not cover a pending event that retention had removed from the feed",
     ),
-    (228_802_920_212_260, "the model did not know which event a dead letter without names was"),
+    (228_802_920_212_260, "an edited dead letter that failed again lost the id of its event"),
     (555_000_000_116, "the model was sure that a purge removed an event that a limit may have dropped"),
     (9_000_000_000_370, "lanes with long queues that waited for a slot exceeded the memory limit"),
 ];

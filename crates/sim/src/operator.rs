@@ -301,9 +301,10 @@ impl World {
     fn letters_deleted(&mut self, sub: SubNo, before: &[DeadLetter], after: &[DeadLetter]) -> Verdict {
         let left: Vec<Position> = after.iter().map(|letter| letter.entry.position).collect();
         for letter in before.iter().filter(|letter| !left.contains(&letter.entry.position)) {
-            if let Some(event) = self.event_of(letter) {
-                self.note(Entry::Decided(Decision::LetterDeleted { sub, event }))?;
-            }
+            let Some(event) = self.event_of(letter) else {
+                return Err(checkers::no_invention::unknown_letter(letter));
+            };
+            self.note(Entry::Decided(Decision::LetterDeleted { sub, event }))?;
         }
         Ok(())
     }
@@ -373,10 +374,7 @@ impl World {
 
     pub fn event_of(&self, letter: &DeadLetter) -> Option<EventNo> {
         let sub = self.outside.sub(*self.known.ids.get(&letter.subscription)?);
-        // The letter has no names if its event could not be read when it failed.
-        let at_position = || sub.pairs.iter().position(|pair| pair.position == Some(letter.entry.position.0));
-        let named = self.producer.find(sub.rules.is_elsewhere(), &letter.source, &letter.event_id);
-        named.or_else(|| Some(at_position()? as EventNo))
+        self.producer.find(sub.rules.is_elsewhere(), &letter.source, &letter.event_id)
     }
 
     fn replay(&mut self) -> Verdict {

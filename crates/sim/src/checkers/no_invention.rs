@@ -8,8 +8,17 @@
 use super::{Verdict, Violation};
 use crate::history::{Content, Entry, Request};
 use crate::outside::{Outside, State, Taken};
+use klambda_dispatch::dead_letters::DeadLetter;
 
 const NAME: &str = "no invention";
+
+/// A dead letter names an event that no producer sent.
+pub fn unknown_letter(letter: &DeadLetter) -> Violation {
+    let DeadLetter { entry, event_id, source, .. } = letter;
+    let text =
+        format!("the dead letter at position {} is of unknown event {event_id} of {source}", entry.position);
+    Violation::new(NAME, text)
+}
 
 pub fn look(outside: &Outside, entry: &Entry) -> Verdict {
     match entry {
