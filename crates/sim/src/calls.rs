@@ -159,7 +159,7 @@ impl World {
         }
         let rules = &self.outside.sub(sub).rules;
         let asked = outcome.retry_after_ms().unwrap_or(0).min(RETRY_AFTER_MS_MAX);
-        asked.max(rules.backoff_ms.min(rules.max_backoff_ms) / 2)
+        asked.max(rules.retry.backoff_ms.min(rules.retry.max_backoff_ms) / 2)
     }
 }
 

@@ -40,7 +40,7 @@ impl World {
                 continue;
             }
             let is_over = |letter: &&DeadLetter| {
-                !letter.holds_lane && now.saturating_sub(letter.failed.0) >= rules.letters_ttl_ms
+                !letter.holds_lane && now.saturating_sub(letter.failed.0) >= rules.letters.ttl_ms
             };
             for letter in self.letters(name).iter().filter(is_over) {
                 let at = (*sub, letter.entry.position.0);

@@ -96,7 +96,7 @@ impl Network {
                 Health::Well => {}
                 Health::Refuses => return (CallOutcome::Refused("no one listens".into()), false, took),
                 Health::Resets => return (CallOutcome::Broken("reset".into()), rng.one_in(2), took),
-                Health::Hangs => return (CallOutcome::Timeout, rng.one_in(2), rules.timeout_ms),
+                Health::Hangs => return (CallOutcome::Timeout, rng.one_in(2), rules.retry.timeout_ms),
                 Health::Busy => return (status(*rng.pick(&[502, 503, 504]), None), false, took),
             }
         }
@@ -111,7 +111,7 @@ impl Network {
             return (CallOutcome::Broken("closed before the answer".into()), true, took);
         }
         if mix.has(Trouble::Hangs) && rng.one_in(25) {
-            return (CallOutcome::Timeout, rng.one_in(2), rules.timeout_ms);
+            return (CallOutcome::Timeout, rng.one_in(2), rules.retry.timeout_ms);
         }
         if mix.has(Trouble::Failures) && rng.one_in(6) {
             return (failure(rng), rng.one_in(4), took);

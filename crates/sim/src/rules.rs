@@ -16,21 +16,13 @@ pub struct Rules {
     pub kind: Option<usize>,
     pub ordering: Ordering,
     pub strict: bool,
-    pub gap_timeout_ms: u64,
-    pub gap_parks: bool,
-    pub buffer_max: u64,
+    pub gap: Gap,
     pub failure_skips: bool,
-    /// Total number of attempts; `None` means unlimited.
-    pub attempts: Option<u32>,
-    pub backoff_ms: u64,
-    pub max_backoff_ms: u64,
-    pub timeout_ms: u64,
+    pub retry: Retry,
     pub concurrency: u32,
     /// Maximum number of pending events, and what to do when it is reached.
     pub backlog: Option<(u64, OnFull)>,
-    pub letters_max: u64,
-    /// How long to keep a dead letter.
-    pub letters_ttl_ms: u64,
+    pub letters: Letters,
     /// How long an id stays known after the delivery of its event.
     pub window_ms: u64,
     pub earliest: bool,
@@ -39,7 +31,34 @@ pub struct Rules {
     pub without_platform: bool,
 }
 
+/// What happens when the producer's sequence has a gap.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Gap {
+    pub timeout_ms: u64,
+    pub parks: bool,
+    pub buffer_max: u64,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Retry {
+    /// Total number of attempts; `None` means unlimited.
+    pub attempts: Option<u32>,
+    pub backoff_ms: u64,
+    pub max_backoff_ms: u64,
+    pub timeout_ms: u64,
+}
+
+/// The limits of dead letters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Letters {
+    pub max: u64,
+    pub ttl_ms: u64,
+}
+
 const DAY_MS: u64 = 86_400_000;
+
+/// More than any run has.
+const LETTERS_MAX: u64 = 50_000;
 
 /// Longer than any run.
 const LONG_MS: u64 = 3650 * 86_400_000;
@@ -109,6 +128,16 @@ impl Ordering {
     }
 }
 
+impl Letters {
+    fn random(mix: &Mix, rng: &mut Rng) -> Letters {
+        let is_tight = |rng: &mut Rng| mix.has(Trouble::TightLimits) && rng.one_in(3);
+        Letters {
+            max: if is_tight(rng) { rng.between(1, 20) } else { LETTERS_MAX },
+            ttl_ms: if is_tight(rng) { *rng.pick(&[500, 3000, 3_600_000]) } else { LONG_MS },
+        }
+    }
+}
+
 impl Rules {
     pub fn random(name: &str, mix: &Mix, rng: &mut Rng) -> Rules {
         let backoff_ms = *rng.pick(&[5, 20, 100]);
@@ -118,26 +147,21 @@ impl Rules {
             kind: rng.one_in(3).then(|| rng.below(KINDS.len() as u64) as usize),
             ordering: Ordering::random(rng),
             strict: rng.one_in(3),
-            gap_timeout_ms: *rng.pick(&[30, 200, 2000]),
-            gap_parks: rng.one_in(3) && !mix.has_many_gaps(),
-            buffer_max: *rng.pick(&[3, 10, 1000]),
+            gap: Gap {
+                timeout_ms: *rng.pick(&[30, 200, 2000]),
+                parks: rng.one_in(3) && !mix.has_many_gaps(),
+                buffer_max: *rng.pick(&[3, 10, 1000]),
+            },
             failure_skips: rng.one_in(2),
-            attempts: *rng.pick(&[None, Some(1), Some(2), Some(3), Some(5)]),
-            backoff_ms,
-            max_backoff_ms: backoff_ms * rng.between(1, 8),
-            timeout_ms: *rng.pick(&[50, 300]),
+            retry: Retry {
+                attempts: *rng.pick(&[None, Some(1), Some(2), Some(3), Some(5)]),
+                backoff_ms,
+                max_backoff_ms: backoff_ms * rng.between(1, 8),
+                timeout_ms: *rng.pick(&[50, 300]),
+            },
             concurrency: *rng.pick(&[1, 3, 256]),
             backlog: Rules::random_backlog(mix, rng),
-            letters_max: if mix.has(Trouble::TightLimits) && rng.one_in(3) {
-                rng.between(1, 20)
-            } else {
-                50_000
-            },
-            letters_ttl_ms: if mix.has(Trouble::TightLimits) && rng.one_in(3) {
-                *rng.pick(&[500, 3000, 3_600_000])
-            } else {
-                LONG_MS
-            },
+            letters: Letters::random(mix, rng),
             window_ms: if mix.has(Trouble::ShortWindows) { *rng.pick(&[200, 2000, DAY_MS]) } else { DAY_MS },
             earliest: rng.one_in(4),
             paused: false,
@@ -148,7 +172,7 @@ impl Rules {
 
     /// With a filter on types, almost every sequence is a gap, so none of them may require manual action.
     fn without_holes(mut self) -> Rules {
-        self.gap_parks &= self.kind.is_none();
+        self.gap.parks &= self.kind.is_none();
         self
     }
 
@@ -179,9 +203,7 @@ impl Rules {
         Rules {
             ordering: other.ordering,
             strict: other.strict,
-            gap_timeout_ms: other.gap_timeout_ms,
-            gap_parks: other.gap_parks,
-            buffer_max: other.buffer_max,
+            gap: other.gap,
             failure_skips: other.failure_skips,
             ..self.clone()
         }
@@ -190,8 +212,8 @@ impl Rules {
     /// True if its limits drop events or dead letters.
     pub fn drops(&self) -> bool {
         self.backlog.is_some_and(|(_, on_full)| on_full == OnFull::Drop)
-            || self.letters_max < 50_000
-            || self.letters_ttl_ms < LONG_MS
+            || self.letters.max < LETTERS_MAX
+            || self.letters.ttl_ms < LONG_MS
     }
 
     /// True if it lags at its limits and reads the log.
@@ -204,7 +226,7 @@ impl Rules {
     }
 
     pub fn letters_expire(&self) -> bool {
-        self.letters_ttl_ms < LONG_MS
+        self.letters.ttl_ms < LONG_MS
     }
 
     /// True if it is in the second namespace.
@@ -224,12 +246,12 @@ impl Rules {
         let mut spec = json!({
             "target": {"url": format!("http://10.0.0.{}/", self.host + 1)},
             "retry": {
-                "backoff": format!("{}ms", self.backoff_ms), "maxBackoff": format!("{}ms", self.max_backoff_ms),
-                "timeout": format!("{}ms", self.timeout_ms),
-                "attempts": self.attempts.map_or(json!("unlimited"), |n| json!(n)),
+                "backoff": format!("{}ms", self.retry.backoff_ms), "maxBackoff": format!("{}ms", self.retry.max_backoff_ms),
+                "timeout": format!("{}ms", self.retry.timeout_ms),
+                "attempts": self.retry.attempts.map_or(json!("unlimited"), |n| json!(n)),
             },
             "concurrency": self.concurrency,
-            "deadLetters": {"maxEvents": self.letters_max, "ttl": format!("{}ms", self.letters_ttl_ms)},
+            "deadLetters": {"maxEvents": self.letters.max, "ttl": format!("{}ms", self.letters.ttl_ms)},
             "idempotency": {"ttl": format!("{}ms", self.window_ms)},
             "paused": self.paused,
         });
@@ -262,11 +284,11 @@ impl Rules {
     }
 
     fn policy(&self, by_subject: bool, sequenced: bool) -> Value {
-        let action = if self.gap_parks { "park" } else { "skip" };
+        let action = if self.gap.parks { "park" } else { "skip" };
         let mut policy = json!({
             "strict": self.strict,
-            "gap": {"timeout": format!("{}ms", self.gap_timeout_ms), "action": action},
-            "buffer": {"maxEvents": self.buffer_max},
+            "gap": {"timeout": format!("{}ms", self.gap.timeout_ms), "action": action},
+            "buffer": {"maxEvents": self.gap.buffer_max},
             "onFailure": if self.failure_skips { "skip" } else { "park" },
         });
         if by_subject {

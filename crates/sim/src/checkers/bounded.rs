@@ -105,11 +105,12 @@ pub fn expires(rules: &Rules, letter: &DeadLetter, seen_for_ms: u64) -> Verdict 
     if seen_for_ms < PATIENCE_MS {
         return Ok(());
     }
-    let Rules { name, letters_ttl_ms, .. } = rules;
     let text = format!(
-        "{name}: dead letter {} still exists although it failed at {} and its TTL is {letters_ttl_ms} ms",
+        "{}: dead letter {} still exists although it failed at {} and its TTL is {} ms",
+        rules.name,
         letter.event_id,
-        letter.failed.rfc3339()
+        letter.failed.rfc3339(),
+        rules.letters.ttl_ms
     );
     Err(Violation::new(NAME, text))
 }
@@ -118,9 +119,9 @@ pub fn expires(rules: &Rules, letter: &DeadLetter, seen_for_ms: u64) -> Verdict 
 pub fn at_end(outside: &Outside, letters: &dyn Fn(&str) -> u64) -> Verdict {
     for sub in outside.subs.iter().filter(|sub| sub.life.there) {
         let count = letters(&sub.rules.name);
-        if count > sub.rules.letters_max {
+        if count > sub.rules.letters.max {
             let text =
-                format!("{}: {count} dead letters, the limit is {}", sub.rules.name, sub.rules.letters_max);
+                format!("{}: {count} dead letters, the limit is {}", sub.rules.name, sub.rules.letters.max);
             return Err(Violation::new(NAME, text));
         }
     }

@@ -61,7 +61,7 @@ pub fn at_limit(outside: &Outside, engine: &Engine) -> Verdict {
 pub fn near_limit(outside: &Outside, engine: &Engine) -> Verdict {
     const LANES: usize = 50;
     for sub in outside.subs.iter().filter(|sub| sub.life.there && sub.rules.ordering.is_sequenced()) {
-        let near = sub.lanes.iter().filter(|(_, lane)| lane.may_be_at_limit(sub.rules.buffer_max));
+        let near = sub.lanes.iter().filter(|(_, lane)| lane.may_be_at_limit(sub.rules.gap.buffer_max));
         for (key, _) in near.take(LANES) {
             if let Ok(Some(lane)) = engine.view_lane(&sub.rules.name, key)
                 && lane.state == LaneState::Gap.name()
@@ -76,13 +76,13 @@ pub fn near_limit(outside: &Outside, engine: &Engine) -> Verdict {
 fn within_limit(sub: &Sub, lane: &View) -> Verdict {
     let is_resumed = sub.lane(&lane.key).is_some_and(|lane| lane.parked.resumed);
     let is_judged = sub.changes == 0 && sub.next_rules.is_none() && !is_resumed;
-    if !is_judged || lane.buffered < sub.rules.buffer_max {
+    if !is_judged || lane.buffered < sub.rules.gap.buffer_max {
         return Ok(());
     }
     let (name, key, n) = (&lane.subscription, &lane.key, lane.buffered);
     let text = format!(
         "subscription {name} lane {key}: {n} events wait for a gap, the limit is {}",
-        sub.rules.buffer_max
+        sub.rules.gap.buffer_max
     );
     Err(Violation::new(NAME, text))
 }
@@ -141,7 +141,7 @@ fn in_turn(outside: &Outside, request: &Request, lane: &Lane, sequence: u64) -> 
             &format!("sequence {sequence} starts without the gap flag, expected {expected}"),
         );
     }
-    if !lane.gap_may_be_over(request.now, rules.gap_timeout_ms, rules.buffer_max) {
+    if !lane.gap_may_be_over(request.now, rules.gap.timeout_ms, rules.gap.buffer_max) {
         let text = format!("sequence {sequence} starts before the timeout of the gap at {expected}");
         return wrong(outside, request, &text);
     }

@@ -111,7 +111,7 @@ impl Outside {
         let sequence = self.events[event as usize].readable_sequence();
         let sub = &mut self.subs[sub as usize];
         sub.open = sub.open.saturating_sub(1);
-        let (attempts_max, replayed_at) = (sub.rules.attempts, sub.replayed_at);
+        let (attempts_max, replayed_at) = (sub.rules.retry.attempts, sub.replayed_at);
         let parks = sub.rules.ordering.is_ordered() && !sub.rules.failure_skips;
         let pair = sub.pair_mut(event);
         pair.called.open = false;

@@ -86,7 +86,7 @@ impl Sub {
         self.replies += u64::from(made.reply);
         let place = self.place(made);
         let may_be_long_past = self.may_be_long_past(place.as_ref(), now);
-        let (timeout_ms, buffer_max) = (self.rules.gap_timeout_ms, self.rules.buffer_max);
+        let (timeout_ms, buffer_max) = (self.rules.gap.timeout_ms, self.rules.gap.buffer_max);
         // An event that a limit may have dropped is not certainly known.
         let drops = self.limits.drops;
         let window_ms = if self.limits.ids_limited { 0 } else { self.rules.window_ms };
