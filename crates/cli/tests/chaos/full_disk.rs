@@ -90,7 +90,7 @@ fn a_server_killed_on_a_full_disk_starts_again() {
 /// Many small events need more space for acknowledgements than the log has left. The server kept it free on the disk.
 #[test]
 fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
-    let Some(disk) = SmallDisk::mount("30m") else { return };
+    let Some(disk) = SmallDisk::mount("60m") else { return };
     let mut backlog = Backlog::fill(&disk, 10);
     let segments = backlog.server.files("log-");
     backlog.drain();
@@ -102,7 +102,7 @@ fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
 #[test]
 fn a_backlog_drains_when_others_fill_the_disk() {
     const FOR_CHECKPOINTS: u64 = 6 << 20;
-    let Some(disk) = SmallDisk::mount("40m") else { return };
+    let Some(disk) = SmallDisk::mount("60m") else { return };
     let mut backlog = Backlog::fill(&disk, 100);
     let free = backlog.server.status()["disk"]["freeBytes"].as_u64().expect("a number");
     let ballast = vec![1; (free - FOR_CHECKPOINTS) as usize];
@@ -139,7 +139,7 @@ impl Backlog {
 
     /// Events are accepted and delivered again when the disk has grown.
     fn go_on(&mut self, disk: &SmallDisk, what: &str) {
-        disk.grow("80m");
+        disk.grow("120m");
         let Backlog { target, server, producer } = self;
         eventually("events are taken again", || producer.send(server).map_err(|problem| problem.to_string()));
         server.drain();
