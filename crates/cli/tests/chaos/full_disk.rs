@@ -91,11 +91,22 @@ fn a_server_killed_on_a_full_disk_starts_again() {
 #[test]
 fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
     let Some(disk) = SmallDisk::mount("60m") else { return };
-    let mut backlog = Backlog::fill(&disk, 10);
+    let mut backlog = Backlog::fill(&disk, 10, json!({}));
     let segments = backlog.server.files("log-");
     backlog.drain();
     assert!(backlog.server.files("log-") > segments, "the acknowledgements fit into the reserve");
     backlog.go_on(&disk, "segments of acknowledgements");
+}
+
+/// The subscription has read a thousand events, and most of the backlog only waits in the log.
+#[test]
+fn an_unread_backlog_drains_on_a_full_disk() {
+    let Some(disk) = SmallDisk::mount("60m") else { return };
+    let mut backlog = Backlog::fill(&disk, 10, json!({"maxEvents": 1000}));
+    let status = backlog.server.subscription("waits");
+    assert!(status["unread"]["events"].as_u64() > Some(50_000), "{status}");
+    backlog.drain();
+    backlog.go_on(&disk, "unread events");
 }
 
 /// Others have used the space that the server kept free. It deletes history early.
@@ -103,7 +114,7 @@ fn a_backlog_larger_than_the_reserve_drains_on_a_full_disk() {
 fn a_backlog_drains_when_others_fill_the_disk() {
     const FOR_CHECKPOINTS: u64 = 6 << 20;
     let Some(disk) = SmallDisk::mount("60m") else { return };
-    let mut backlog = Backlog::fill(&disk, 100);
+    let mut backlog = Backlog::fill(&disk, 100, json!({}));
     let free = backlog.server.status()["disk"]["freeBytes"].as_u64().expect("a number");
     let ballast = vec![1; (free - FOR_CHECKPOINTS) as usize];
     std::fs::write(disk.folder().join("ballast"), ballast).expect("there is room for it");
@@ -120,10 +131,11 @@ struct Backlog {
 }
 
 impl Backlog {
-    fn fill(disk: &SmallDisk, payload_bytes: usize) -> Backlog {
+    fn fill(disk: &SmallDisk, payload_bytes: usize, limits: Value) -> Backlog {
         let target = Target::start(Trouble::default(), Random::new(1));
         let server = start(disk);
-        subscribe(&server, "waits", &target, true);
+        let spec = json!({"ordering": "ordered", "paused": true, "backlog": limits});
+        server.put("waits", spec, &target.url);
         let mut producer = Producer::new(payload_bytes, 500);
         producer.send_until_refused(&server);
         let owed = producer.accepted.len() * 40;

@@ -1,6 +1,7 @@
 //! Jobs that others run for the engine, and their results: syncs, segments, chores.
 
 use super::{Engine, Failure};
+use crate::accept::ACKNOWLEDGEMENT_BYTES;
 use crate::maintenance::{STEPS_BYTES, SpareFor};
 use klambda_store::address::LogAddress;
 use klambda_store::chore::{Chore, Done};
@@ -74,13 +75,18 @@ impl Engine {
     }
 
     /// How much disk space a new segment must leave free. A segment of events leaves the space for all
-    /// acknowledgements, including those of the events that it will contain.
+    /// acknowledgements, including those of the events that it will contain. An unread event needs it twice, because
+    /// reading it is logged too.
     fn keep_free(&self, spare_for: SpareFor) -> u64 {
         let checkpoint = self.config.memory_bytes as u64 / CHECKPOINT_SHARE;
         let segment = self.config.log.segment_bytes;
         match spare_for {
             SpareFor::Acknowledgements => checkpoint,
-            SpareFor::Events => checkpoint + ((self.owed_bytes() as u64).div_ceil(segment) + 1) * segment,
+            SpareFor::Events => {
+                let records = self.waiting() + 2 * self.unread();
+                let owed = records * ACKNOWLEDGEMENT_BYTES as u64;
+                checkpoint + (owed.div_ceil(segment) + 1) * segment
+            }
         }
     }
 
